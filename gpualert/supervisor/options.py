@@ -1,0 +1,213 @@
+"""The options of ``gpualert run``: one table for the command line, the environment and the configuration file.
+
+The configuration's pydantic model and the ``--help`` text are checked against, and made from, the same table.
+"""
+
+from __future__ import annotations
+
+
+class Option:
+    """One row of the table (a plain class: ``typing`` and ``dataclasses`` would double the time to start).
+
+    Attributes:
+        key: Its key in the configuration (``section.name``).
+        flag: Its command-line flag; empty where there is none.
+        environment: Its environment variable; empty where there is none.
+        kind: ``text``, ``path``, ``duration``, ``size``, ``switch``, ``list`` or ``choice``.
+        default: Its value when nothing gives one.
+        metavar: What stands for its value in the help text.
+        help: One sentence for the help text.
+        choices: The values allowed to a ``choice``.
+        in_file: Whether a configuration file may hold it.
+        off_flag: For a switch that is on by default, the flag that turns it off.
+    """
+
+    __slots__ = ("choices", "default", "environment", "flag", "help", "in_file", "key", "kind", "metavar", "off_flag")
+
+    def __init__(
+        self,
+        key: str,
+        flag: str,
+        environment: str,
+        kind: str,
+        default: object,
+        metavar: str,
+        help: str,  # noqa: A002  (the word the field uses)
+        choices: tuple[str, ...] = (),
+        in_file: bool = True,
+        off_flag: str = "",
+    ) -> None:
+        self.key = key
+        self.flag = flag
+        self.environment = environment
+        self.kind = kind
+        self.default = default
+        self.metavar = metavar
+        self.help = help
+        self.choices = choices
+        self.in_file = in_file
+        self.off_flag = off_flag
+
+
+DURATION = "DURATION"
+SIZE = "SIZE"
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "log.dir",
+        "--log-dir",
+        "GPUALERT_LOG_DIR",
+        "path",
+        None,
+        "DIR",
+        "Where run directories are kept. Default: /var/log/gpualert where that is writable, "
+        "else $XDG_STATE_HOME/gpualert, else ./gpualert.",
+    ),
+    Option(
+        "log.max_bytes",
+        "--log-max-bytes",
+        "GPUALERT_LOG_MAX_BYTES",
+        "size",
+        2 << 30,
+        SIZE,
+        "Keep at most this much output: head and tail stay, the gap is marked. Default: 2GiB.",
+    ),
+    Option(
+        "config",
+        "--config",
+        "GPUALERT_CONFIG",
+        "path",
+        None,
+        "FILE",
+        "Configuration file. Default: /etc/gpualert/config.toml, then $XDG_CONFIG_HOME/gpualert/config.toml.",
+        in_file=False,
+    ),
+    Option(
+        "name",
+        "--name",
+        "GPUALERT_NAME",
+        "text",
+        None,
+        "NAME",
+        "The job's name. Default: Job or pod name, Slurm job name, else the command's base name.",
+    ),
+    Option(
+        "kubernetes.termination_log",
+        "--termination-log",
+        "GPUALERT_TERMINATION_LOG",
+        "path",
+        None,
+        "FILE",
+        "Kubernetes termination message file. Default: /dev/termination-log where it exists.",
+    ),
+    Option(
+        "notify.when",
+        "--notify",
+        "GPUALERT_NOTIFY",
+        "choice",
+        "failure",
+        "failure|always|never",
+        "When to send mail. Default: failure.",
+        ("failure", "always", "never"),
+    ),
+    Option(
+        "email.to",
+        "--email-to",
+        "GPUALERT_EMAIL_TO",
+        "list",
+        (),
+        "ADDRESS",
+        "Whom to mail; may be given several times.",
+    ),
+    Option(
+        "artifacts.include",
+        "--artifact",
+        "GPUALERT_ARTIFACTS",
+        "list",
+        (),
+        "GLOB",
+        "Files to attach, relative to the working directory; may be given several times.",
+    ),
+    Option(
+        "run.timeout",
+        "--timeout",
+        "GPUALERT_TIMEOUT",
+        "duration",
+        None,
+        DURATION,
+        "End the command after this long: SIGTERM, then SIGKILL after --kill-after. Default: no limit.",
+    ),
+    Option(
+        "run.kill_after",
+        "--kill-after",
+        "GPUALERT_KILL_AFTER",
+        "duration",
+        30.0,
+        DURATION,
+        "How long the command may take to end after --timeout's SIGTERM. Default: 30s.",
+    ),
+    Option(
+        "report.deadline",
+        "--report-deadline",
+        "GPUALERT_REPORT_DEADLINE",
+        "duration",
+        20.0,
+        DURATION,
+        "How long reporting may take after the command has ended; 5s at most once a stop signal has come. "
+        "Default: 20s.",
+    ),
+    Option(
+        "run.signal_group",
+        "--signal-group",
+        "GPUALERT_SIGNAL_GROUP",
+        "switch",
+        False,
+        "",
+        "Run the command in a process group of its own and forward signals to the whole group.",
+    ),
+    Option(
+        "run.tty",
+        "--tty",
+        "GPUALERT_TTY",
+        "choice",
+        "auto",
+        "auto|always|never",
+        "Give the command a pseudo-terminal. Default: auto, when ours is a terminal.",
+        ("auto", "always", "never"),
+    ),
+    Option(
+        "run.orphan_grace",
+        "--orphan-grace",
+        "GPUALERT_ORPHAN_GRACE",
+        "duration",
+        0.0,
+        DURATION,
+        "When the command has ended, send its leftover processes SIGTERM, and SIGKILL after this long. "
+        "Default: 0, they are left alone.",
+    ),
+    Option(
+        "run.env_hints",
+        "",
+        "GPUALERT_ENV_HINTS",
+        "switch",
+        True,
+        "",
+        "Do not set PYTHONUNBUFFERED=1 and PYTHONFAULTHANDLER=1 for the command where they are unset.",
+        off_flag="--no-env-hints",
+    ),
+    Option(
+        "dry_run",
+        "--dry-run",
+        "",
+        "switch",
+        False,
+        "",
+        "Print the mail instead of sending it.",
+        in_file=False,
+    ),
+)
+
+BY_FLAG = {option.flag: option for option in OPTIONS if option.flag}
+OFF_FLAGS = {option.off_flag: option for option in OPTIONS if option.off_flag}
+BY_KEY = {option.key: option for option in OPTIONS}
+HELP_FLAGS = ("-h", "--help")
