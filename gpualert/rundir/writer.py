@@ -1,0 +1,230 @@
+"""Making a run directory, and writing its small files so that a crash leaves the old one or the new one."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import posix
+
+from gpualert.rundir import jsontext
+from gpualert.rundir.clock import compact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+RUN, EXIT, EVENTS, REPORT = "run.json", "exit.json", "events.jsonl", "report.json"
+LATEST = "latest"
+SCHEMA = 1
+
+DIRECTORY_MODE = 0o750
+FILE_MODE = 0o640
+_NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+_RANDOM_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_WRITE = posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
+
+
+def clean_name(name: str) -> str:
+    """``name`` with every character outside ``[A-Za-z0-9._-]`` as ``-``, at most 60 long."""
+    kept = "".join(c if c in _NAME_CHARACTERS else "-" for c in name[:60]).strip("-.")
+    return kept or "run"
+
+
+def new_run_id(started_us: int, name: str) -> str:
+    """``20261201T051200.123456Z-<name>-<6 random>``: sorts by time, and is unique among nodes."""
+    letters = "".join(_RANDOM_CHARACTERS[byte % 36] for byte in posix.urandom(6))
+    return f"{compact(started_us)}-{clean_name(name)}-{letters}"
+
+
+def make_directories(path: str, mode: int = 0o755) -> None:
+    """Make ``path`` and its parents where they are missing.
+
+    Raises:
+        OSError: One of them cannot be made.
+    """
+    try:
+        posix.mkdir(path, mode)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        parent = path.rstrip("/").rpartition("/")[0]
+        if not parent or parent == path:
+            raise
+        make_directories(parent, mode)
+        make_directories(path, mode)
+
+
+def sync_directory(path: str) -> None:
+    """Make the entries of a directory durable; file systems that cannot sync a directory are passed over."""
+    fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    try:
+        posix.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
+            raise
+    finally:
+        posix.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write the whole of ``data``.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[posix.write(fd, view) :]
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Put ``data`` at ``path`` durably: after a crash the old file is there, or the new one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    temporary = f"{path}.{posix.getpid()}.tmp"
+    fd = posix.open(temporary, _WRITE | posix.O_TRUNC, FILE_MODE)
+    try:
+        try:
+            write_all(fd, data)
+            posix.fsync(fd)
+        finally:
+            posix.close(fd)
+        posix.rename(temporary, path)
+    except OSError:
+        try:
+            posix.unlink(temporary)
+        except OSError:
+            pass  # the first error is the one to tell
+        raise
+    sync_directory(path.rpartition("/")[0] or "/")
+
+
+class RunDirectory:
+    """The directory of one run, made and synced.
+
+    Attributes:
+        path: Its absolute path.
+        run_id: Its name.
+    """
+
+    __slots__ = ("_events_fd", "_facts", "_lock_fd", "path", "run_id")
+
+    def __init__(self, parent: str, run_id: str, facts: dict[str, object]) -> None:
+        """Make the directory with ``run.json`` in it, locked for as long as this process lives.
+
+        Args:
+            parent: The log directory; made where it is missing.
+            run_id: The run's id.
+            facts: What ``run.json`` shall hold.
+
+        Raises:
+            OSError: Something cannot be made or written.
+        """
+        make_directories(parent)
+        self.run_id = run_id
+        self.path = f"{parent.rstrip('/')}/{run_id}"
+        posix.mkdir(self.path, DIRECTORY_MODE)
+        self._facts = facts
+        self._lock_fd = self._events_fd = -1
+        try:
+            self._fill()
+            sync_directory(self.path)
+            sync_directory(parent)
+        except OSError:
+            self._abandon()
+            raise
+
+    def _fill(self) -> None:
+        fd = posix.open(f"{self.path}/{RUN}", _WRITE | posix.O_EXCL, FILE_MODE)
+        self._lock_fd = fd
+        try:
+            # Tells a survivor on this host that the supervisor lives, whatever process ids do.
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass  # a file system without locks: process id and start time have to do
+        write_all(fd, jsontext.dumps(self._facts).encode() + b"\n")
+        posix.fsync(fd)
+        self._events_fd = posix.open(f"{self.path}/{EVENTS}", _WRITE | posix.O_APPEND, FILE_MODE)
+
+    def _abandon(self) -> None:
+        """Leave nothing behind of a directory that could not be completed."""
+        for fd in (self._lock_fd, self._events_fd):
+            if fd >= 0:
+                posix.close(fd)
+        for name in (RUN, EVENTS):
+            try:
+                posix.unlink(f"{self.path}/{name}")
+            except OSError:
+                pass
+        try:
+            posix.rmdir(self.path)
+        except OSError:
+            pass
+
+    def restore(self) -> None:
+        """Make the directory anew after somebody has deleted it.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        make_directories(self.path, DIRECTORY_MODE)
+        for fd in (self._lock_fd, self._events_fd):
+            if fd >= 0:
+                posix.close(fd)
+        self._lock_fd = self._events_fd = -1
+        try:
+            posix.unlink(f"{self.path}/{RUN}")
+        except FileNotFoundError:
+            pass
+        self._fill()
+
+    def add_events(self, events: Iterable[Mapping[str, object]]) -> None:
+        """Append to ``events.jsonl``, one object a line.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        data = "".join(jsontext.dumps(dict(event)) + "\n" for event in events).encode()
+        if data:
+            write_all(self._events_fd, data)
+
+    def beat(self) -> None:
+        """Show survivors on other hosts that this run lives: touch ``events.jsonl``.
+
+        Raises:
+            OSError: It cannot be touched.
+        """
+        posix.utime(self._events_fd)
+
+    def sync_events(self) -> None:
+        """Force ``events.jsonl`` to the disk.
+
+        Raises:
+            OSError: It cannot be synced.
+        """
+        posix.fdatasync(self._events_fd)
+
+    def write_json(self, name: str, value: Mapping[str, object]) -> None:
+        """Write one of the directory's JSON files durably.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        replace_file(f"{self.path}/{name}", jsontext.dumps(dict(value)).encode() + b"\n")
+
+    def link_latest(self) -> None:
+        """Let ``latest`` in the log directory point here.
+
+        Raises:
+            OSError: The file system has no links, or the log directory is read-only.
+        """
+        parent = self.path.rpartition("/")[0]
+        temporary = f"{parent}/.{LATEST}.{self.run_id}"
+        posix.symlink(self.run_id, temporary)
+        try:
+            posix.rename(temporary, f"{parent}/{LATEST}")
+        except OSError:
+            posix.unlink(temporary)
+            raise
