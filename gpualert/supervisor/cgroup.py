@@ -1,0 +1,147 @@
+"""Memory and process counters of our control group, versions 1 and 2.
+
+Sources: the kernel's ``Documentation/admin-guide/cgroup-v2.rst`` and ``cgroup-v1/memory.rst``, ``cgroup-v1/pids.rst``.
+"""
+
+from __future__ import annotations
+
+from gpualert.supervisor import files
+
+MOUNT = "/sys/fs/cgroup"
+_NO_LIMIT = 1 << 60
+"""Version 1 writes "no limit" as the largest multiple of a page below 2**63."""
+
+
+class Sample:
+    """What the counters said at one moment; None where a counter does not exist.
+
+    Attributes:
+        current: Memory charged to the group in bytes, page cache included.
+        working_set: The same without the page cache that could be given back (what Kubernetes calls working set).
+        limit: The memory limit in bytes; None where there is none.
+        peak: The highest ``current`` so far in bytes.
+        oom_kill: How many of the group's processes the out-of-memory killer has ended.
+        pids_max_events: How often the limit of processes has refused a fork.
+    """
+
+    __slots__ = ("current", "limit", "oom_kill", "peak", "pids_max_events", "working_set")
+
+    def __init__(
+        self,
+        current: int | None = None,
+        working_set: int | None = None,
+        limit: int | None = None,
+        peak: int | None = None,
+        oom_kill: int | None = None,
+        pids_max_events: int | None = None,
+    ) -> None:
+        self.current = current
+        self.working_set = working_set
+        self.limit = limit
+        self.peak = peak
+        self.oom_kill = oom_kill
+        self.pids_max_events = pids_max_events
+
+
+def _number(path: str) -> int | None:
+    content = files.read(path, 64)
+    return int(content) if content and content.strip().isdigit() else None
+
+
+def _counter(path: str, key: bytes) -> int | None:
+    """One value of a file of ``key value`` lines."""
+    for line in (files.read(path) or b"").splitlines():
+        name, _, value = line.partition(b" ")
+        if name == key and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def _paths(membership: bytes) -> dict[bytes, str]:
+    """The group's path for each controller (``b""``: version 2) in the text of ``/proc/self/cgroup``."""
+    paths = {}
+    for line in membership.splitlines():
+        _, _, rest = line.partition(b":")
+        controllers, _, path = rest.partition(b":")
+        for controller in controllers.split(b","):
+            paths[controller] = path.decode("utf-8", "surrogateescape").rstrip("/")
+    return paths
+
+
+class ControlGroup:
+    """The control group that limits us.
+
+    Attributes:
+        version: 1 or 2; 0 where there is none.
+    """
+
+    __slots__ = ("_memory", "_pids", "version")
+
+    def __init__(self, root: str = "", proc: str = "/proc/self/cgroup") -> None:
+        """Find it.
+
+        Args:
+            root: A directory that holds the file systems (for recorded trees); empty for the real ones.
+            proc: The file that names our groups, below ``root``.
+        """
+        mount = root + MOUNT
+        paths = _paths(files.read(root + proc) or b"")
+        self.version, self._memory, self._pids = 0, "", ""
+        unified = self._nearest(mount, paths.get(b"", ""), "memory.current")
+        if unified:
+            self.version, self._memory, self._pids = 2, unified, unified
+            return
+        memory = self._nearest(f"{mount}/memory", paths.get(b"memory", ""), "memory.usage_in_bytes")
+        if memory:
+            self.version, self._memory = 1, memory
+            self._pids = self._nearest(f"{mount}/pids", paths.get(b"pids", ""), "pids.current")
+
+    @staticmethod
+    def _nearest(mount: str, path: str, file: str) -> str:
+        """The group's directory; in a container its path may be the host's, and the mount itself is the group."""
+        for directory in (mount + path, mount):
+            if files.exists(f"{directory}/{file}"):
+                return directory
+        return ""
+
+    def sample(self) -> Sample:
+        """Read the counters."""
+        if self.version == 2:
+            return self._sample_v2()
+        return self._sample_v1() if self.version == 1 else Sample()
+
+    def _sample_v2(self) -> Sample:
+        here = self._memory
+        current = _number(f"{here}/memory.current")
+        return Sample(
+            current,
+            _working_set(current, _counter(f"{here}/memory.stat", b"inactive_file")),
+            _number(f"{here}/memory.max"),
+            _number(f"{here}/memory.peak"),
+            _counter(f"{here}/memory.events", b"oom_kill"),
+            _counter(f"{here}/pids.events", b"max"),
+        )
+
+    def _sample_v1(self) -> Sample:
+        here = self._memory
+        current = _number(f"{here}/memory.usage_in_bytes")
+        limits = [
+            limit
+            for limit in (
+                _number(f"{here}/memory.limit_in_bytes"),
+                _counter(f"{here}/memory.stat", b"hierarchical_memory_limit"),
+            )
+            if limit is not None and limit < _NO_LIMIT
+        ]
+        return Sample(
+            current,
+            _working_set(current, _counter(f"{here}/memory.stat", b"total_inactive_file")),
+            min(limits, default=None),
+            _number(f"{here}/memory.max_usage_in_bytes"),
+            _counter(f"{here}/memory.oom_control", b"oom_kill"),
+            _counter(f"{self._pids}/pids.events", b"max") if self._pids else None,
+        )
+
+
+def _working_set(current: int | None, inactive_file: int | None) -> int | None:
+    return None if current is None else max(current - (inactive_file or 0), 0)

@@ -1,0 +1,260 @@
+"""Pumps: what the child writes goes to the log first, and on to our own descriptor second.
+
+Each stream has a reader, which never waits for whoever reads us, and a passer with a bounded queue, which may. When
+the queue is full the reader waits, and the child feels the same back-pressure as without gpualert.
+"""
+
+from __future__ import annotations
+
+import _thread
+import posix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpualert.rundir.logfile import OutputLog
+
+READ_BYTES = 256 << 10
+PIPE_BYTES = 1 << 20
+QUEUE_BYTES = 1 << 20
+_F_SETPIPE_SZ = 1031
+
+
+def enlarge(pipe: int) -> None:
+    """Make a pipe 1 MiB, so that fewer, larger reads empty it; the system may refuse (pipe-user-pages-soft)."""
+    import fcntl  # noqa: PLC0415
+
+    for size in (PIPE_BYTES, PIPE_BYTES // 4):
+        try:
+            fcntl.fcntl(pipe, _F_SETPIPE_SZ, size)
+        except OSError:
+            continue
+        return
+
+
+class Signal:
+    """One thread tells another that there is something to do (a lock is all that costs nothing to import)."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+
+    def give(self) -> None:
+        """Wake who waits, or who will wait next."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # already given
+
+    def wait(self, timeout: float = -1) -> bool:
+        """Wait until it is given; False when ``timeout`` seconds have passed first (-1: no limit)."""
+        return self._lock.acquire(True, timeout)
+
+
+class Passer:
+    """Passes bytes on to one of our descriptors, in a thread of its own.
+
+    Attributes:
+        fd: The descriptor.
+        gone: Whoever read it has gone away, or it cannot be written.
+        error: Why it cannot be written; None while it can.
+        done: The thread has passed on everything and ended.
+    """
+
+    def __init__(self, fd: int, wake: Callable[[], None]) -> None:
+        self.fd = fd
+        self.gone = False
+        self.error: OSError | None = None
+        self.done = False
+        self._wake = wake
+        self._lock = _thread.allocate_lock()
+        self._filled, self._room = Signal(), Signal()
+        self._queue: list[bytes] = []
+        self._queued = 0
+        self._closing = False
+        self._last = b"\n"
+        self._started = False
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: No thread can be made (a process limit).
+        """
+        _thread.start_new_thread(self._run, ())
+        self._started = True
+
+    @property
+    def pending(self) -> int:
+        """How many bytes wait to be passed on."""
+        return self._queued
+
+    def put(self, data: bytes) -> None:
+        """Queue ``data``; waits while the queue is full."""
+        while self._queued >= QUEUE_BYTES and not self.gone:
+            self._room.wait()
+        with self._lock:
+            if self.gone or self._closing:
+                return
+            self._queue.append(data)
+            self._queued += len(data)
+        self._filled.give()
+
+    def say(self, text: str) -> None:
+        """Queue lines of gpualert's own; on a line of their own, never waiting."""
+        with self._lock:
+            if self.gone or self._closing:
+                return
+            last = self._queue[-1] if self._queue else self._last
+            data = (b"" if last.endswith(b"\n") else b"\n") + text.encode("utf-8", "replace")
+            self._queue.append(data)
+            self._queued += len(data)
+        self._filled.give()
+
+    def close(self) -> None:
+        """Nothing more comes: the thread ends when the queue is empty."""
+        self._closing = True
+        if not self._started:
+            self.done = True
+        self._filled.give()
+
+    def abandon(self) -> int:
+        """Stop passing on; returns how many bytes were not."""
+        with self._lock:
+            left = self._queued
+            self.gone = True
+        self._room.give()
+        return left
+
+    def ended_in_line(self) -> bool:
+        """Whether the last byte passed on left a line open."""
+        return not self._last.endswith(b"\n")
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._filled.wait()
+                while self._pass_on():
+                    pass
+                if self._closing and not self._queue:
+                    return
+        finally:
+            self.done = True
+            self.gone = self.gone or bool(self._queue)
+            self._room.give()
+            self._wake()
+
+    def _pass_on(self) -> bool:
+        """Write what is queued; False when nothing is."""
+        with self._lock:
+            if not self._queue:
+                return False
+            batch, self._queue = self._queue, []
+            data = batch[0] if len(batch) == 1 else b"".join(batch)
+        if not self.gone:
+            self._write(data)
+        self._last = data[-1:]
+        with self._lock:
+            self._queued -= len(data)
+        self._room.give()
+        return True
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self.gone:
+            try:
+                view = view[posix.write(self.fd, view) :]
+            except BlockingIOError:
+                self._wait_writable()
+            except OSError as error:
+                # The child would have got EPIPE or ENOSPC; the log goes on, and the child lives.
+                self.error = error
+                self.gone = True
+                self._wake()
+
+    def _wait_writable(self) -> None:
+        """Somebody who shares the descriptor has made it non-blocking."""
+        import select  # noqa: PLC0415
+
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        poll.poll(1000)
+
+
+class Reader:
+    """Reads one pipe of the child, in a thread of its own.
+
+    Attributes:
+        done: The end of the pipe was reached.
+        failure: What went wrong inside; the bytes were passed on all the same.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        stream: int,
+        log: OutputLog | None,
+        lock: _thread.LockType,
+        passer: Passer,
+        wake: Callable[[], None],
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            fd: The pipe's end to read.
+            stream: What the log calls it (``index.STDOUT`` ...).
+            log: Where its bytes go first; None where there is no log.
+            lock: Guards the log.
+            passer: Where they go second.
+            wake: Wakes the main loop.
+        """
+        self.fd = fd
+        self.done = False
+        self.failure: Exception | None = None
+        self._stream = stream
+        self._log = log
+        self._lock = lock
+        self._passer = passer
+        self._wake = wake
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: No thread can be made (a process limit).
+        """
+        _thread.start_new_thread(self._run, ())
+
+    def stop(self) -> None:
+        """Log nothing that comes from now on (somebody still holds the pipe open); the caller holds the lock."""
+        self._closed = True
+
+    def _run(self) -> None:
+        try:
+            self._pump()
+        finally:
+            self.done = True
+            self._wake()
+
+    def _pump(self) -> None:
+        read, fd, put = posix.read, self.fd, self._passer.put
+        while True:
+            try:
+                data = read(fd, READ_BYTES)
+            except OSError:
+                return  # EIO: the last process on the pseudo-terminal has closed it
+            if not data:
+                return
+            try:
+                with self._lock:
+                    if self._closed:
+                        return
+                    if self._log is not None:
+                        self._log.write(self._stream, data)
+            except Exception as error:  # noqa: BLE001  (whatever is wrong in here, the bytes go on)
+                self.failure = self.failure or error
+            put(data)
