@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 HEADER = b"gpualert-idx-1\n\0"
 RECORD = 16
-NOTE, STDOUT, STDERR, TERMINAL = 0, 1, 2, 3
-"""Where bytes came from: a note of gpualert's own (a gap), a stream of the command, its pseudo-terminal."""
+NOTE, STDOUT, STDERR, TERMINAL, BOTH = 0, 1, 2, 3, 4
+"""Where bytes came from: a note of gpualert's own (a gap), a stream of the command, its pseudo-terminal, or one file
+that is both its stdout and its stderr (``2>&1``), which keeps their order."""
 
-STREAM_NAMES = {NOTE: "gpualert", STDOUT: "stdout", STDERR: "stderr", TERMINAL: "terminal"}
+STREAM_NAMES = {NOTE: "gpualert", STDOUT: "stdout", STDERR: "stderr", TERMINAL: "terminal", BOTH: "both"}
 
 
 def record(time_us: int, stream: int, length: int) -> bytes:

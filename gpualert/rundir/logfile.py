@@ -3,8 +3,8 @@
 The head of the output goes to ``output.log``. Past its share of the limit the output goes to tail segments, of which
 the newest two stay; ``assemble`` puts head, a note for the gap, and tail together when the run has ended. A segment's
 name tells where the head ends and where in the whole output the segment begins, so that a survivor of a SIGKILL needs
-no other state. When the directory can no longer be written, the segments go to a directory of last resort, and when that
-fails too, to memory.
+no other state. When the directory can no longer be written, the segments go to a directory of last resort, and when
+that fails too, to memory.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 RUN, EXIT, EVENTS, REPORT = "run.json", "exit.json", "events.jsonl", "report.json"
 LATEST = "latest"
+OPEN = ".open"
+"""In the log directory: an empty file for each run that has no ``exit.json`` yet, so that the next run finds those
+whose supervisor died without reading every directory."""
 SCHEMA = 1
 
 DIRECTORY_MODE = 0o750
@@ -109,7 +112,7 @@ class RunDirectory:
         run_id: Its name.
     """
 
-    __slots__ = ("_events_fd", "_facts", "_lock_fd", "path", "run_id")
+    __slots__ = ("_events_fd", "_facts", "_lock_fd", "_marker", "path", "run_id")
 
     def __init__(self, parent: str, run_id: str, facts: dict[str, object]) -> None:
         """Make the directory with ``run.json`` in it, locked for as long as this process lives.
@@ -128,13 +131,37 @@ class RunDirectory:
         posix.mkdir(self.path, DIRECTORY_MODE)
         self._facts = facts
         self._lock_fd = self._events_fd = -1
+        self._marker = ""
         try:
             self._fill()
             sync_directory(self.path)
             sync_directory(parent)
         except OSError:
-            self._abandon()
+            self.abandon()
             raise
+        self._mark_open(parent)
+
+    def _mark_open(self, parent: str) -> None:
+        self._marker = f"{parent.rstrip('/')}/{OPEN}/{self.run_id}"
+        for _ in range(2):
+            try:
+                posix.close(posix.open(self._marker, _WRITE, FILE_MODE))
+            except FileNotFoundError:
+                try:
+                    posix.mkdir(self._marker.rpartition("/")[0], 0o755)
+                except OSError:
+                    return  # gpualert report and gpualert runs look at every directory
+            except OSError:
+                return  # the same
+            else:
+                return
+
+    def mark_closed(self) -> None:
+        """``exit.json`` is there: no survivor needs to look."""
+        try:
+            posix.unlink(self._marker)
+        except OSError:
+            pass  # whoever finds the mark finds exit.json too
 
     def _fill(self) -> None:
         fd = posix.open(f"{self.path}/{RUN}", _WRITE | posix.O_EXCL, FILE_MODE)
@@ -148,8 +175,8 @@ class RunDirectory:
         posix.fsync(fd)
         self._events_fd = posix.open(f"{self.path}/{EVENTS}", _WRITE | posix.O_APPEND, FILE_MODE)
 
-    def _abandon(self) -> None:
-        """Leave nothing behind of a directory that could not be completed."""
+    def abandon(self) -> None:
+        """Leave nothing behind of a directory that could not be completed, or that came too late."""
         for fd in (self._lock_fd, self._events_fd):
             if fd >= 0:
                 posix.close(fd)
@@ -228,3 +255,56 @@ class RunDirectory:
         except OSError:
             posix.unlink(temporary)
             raise
+
+
+def interrupted(log_directory: str, limit: int = 1000) -> list[str]:
+    """Runs whose supervisor seems to be gone without an ``exit.json``: quick, and to be looked at more closely.
+
+    Args:
+        log_directory: Where run directories are kept.
+        limit: How many marks to look at, the newest first.
+
+    Returns:
+        Their run ids.
+    """
+    found = []
+    try:
+        marks = sorted(posix.listdir(f"{log_directory}/{OPEN}"), reverse=True)[:limit]
+    except OSError:
+        return []
+    for run_id in marks:
+        path = f"{log_directory}/{run_id}"
+        if _there(f"{path}/{EXIT}") or not _there(f"{path}/{RUN}"):
+            try:
+                posix.unlink(f"{log_directory}/{OPEN}/{run_id}")
+            except OSError:
+                pass  # another run tidies up at the same time
+        elif not is_locked(f"{path}/{RUN}"):
+            found.append(run_id)
+    return found
+
+
+def _there(path: str) -> bool:
+    try:
+        posix.stat(path)
+    except OSError:
+        return False
+    return True
+
+
+def is_locked(path: str) -> bool:
+    """Whether a process that lives holds the lock on a ``run.json`` (its supervisor, on a file system with locks)."""
+    try:
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        posix.close(fd)

@@ -15,9 +15,10 @@ def read(path: str | bytes, limit: int = 1 << 16) -> bytes | None:
         content = b""
         while len(content) < limit and (chunk := posix.read(fd, limit)):
             content += chunk
-        return content
     except OSError:
         return None
+    else:
+        return content
     finally:
         posix.close(fd)
 

@@ -103,16 +103,25 @@ class Passer:
             self._queued += len(data)
         self._filled.give()
 
-    def say(self, text: str) -> None:
-        """Queue lines of gpualert's own; on a line of their own, never waiting."""
+    def say(self, text: str) -> bool:
+        """Queue lines of gpualert's own; on a line of their own, never waiting.
+
+        Returns:
+            False when nothing is passed on any more: the caller writes them itself.
+        """
         with self._lock:
             if self.gone or self._closing:
-                return
+                return False
             last = self._queue[-1] if self._queue else self._last
             data = (b"" if last.endswith(b"\n") else b"\n") + text.encode("utf-8", "replace")
-            self._queue.append(data)
-            self._queued += len(data)
-        self._filled.give()
+            if self._started:
+                self._queue.append(data)
+                self._queued += len(data)
+        if self._started:
+            self._filled.give()
+        else:
+            self.write(data)
+        return True
 
     def close(self) -> None:
         """Nothing more comes: the thread ends when the queue is empty."""
@@ -129,9 +138,9 @@ class Passer:
         self._room.give()
         return left
 
-    def ended_in_line(self) -> bool:
-        """Whether the last byte passed on left a line open."""
-        return not self._last.endswith(b"\n")
+    def line_is_open(self) -> bool:
+        """Whether the last byte passed on was not the end of a line."""
+        return not self.gone and not self._last.endswith(b"\n")
 
     def _run(self) -> None:
         try:
@@ -154,15 +163,15 @@ class Passer:
                 return False
             batch, self._queue = self._queue, []
             data = batch[0] if len(batch) == 1 else b"".join(batch)
-        if not self.gone:
-            self._write(data)
-        self._last = data[-1:]
+        self.write(data)
         with self._lock:
             self._queued -= len(data)
         self._room.give()
         return True
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Write ``data``, unless nobody reads it; waits while the reader does not."""
+        self._last = data[-1:]
         view = memoryview(data)
         while view and not self.gone:
             try:
@@ -189,6 +198,7 @@ class Reader:
 
     Attributes:
         done: The end of the pipe was reached.
+        threaded: It reads in a thread of its own; else somebody calls ``step``.
         failure: What went wrong inside; the bytes were passed on all the same.
     """
 
@@ -213,6 +223,7 @@ class Reader:
         """
         self.fd = fd
         self.done = False
+        self.threaded = False
         self.failure: Exception | None = None
         self._stream = stream
         self._log = log
@@ -228,6 +239,21 @@ class Reader:
             RuntimeError: No thread can be made (a process limit).
         """
         _thread.start_new_thread(self._run, ())
+        self.threaded = True
+
+    def step(self) -> None:
+        """Read once and pass on directly: for when no thread can be made, and the pipe has something to read."""
+        try:
+            data = posix.read(self.fd, READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self.done = True
+            return
+        if self._log is not None:
+            with self._lock:
+                self._log.write(self._stream, data)
+        self._passer.write(data)
 
     def stop(self) -> None:
         """Log nothing that comes from now on (somebody still holds the pipe open); the caller holds the lock."""

@@ -5,6 +5,8 @@ A secret is the value of an environment variable whose name contains TOKEN, KEY,
 
 from __future__ import annotations
 
+from gpualert.supervisor import files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,12 +27,13 @@ def is_secret_name(name: bytes) -> bool:
 
 def secrets(environment: Mapping[bytes, bytes]) -> list[str]:
     """The values to mask, longest first, so that one that contains another is masked whole."""
-    values = set()
+    values: set[str] = set()
     for name, value in environment.items():
         if is_secret_name(name):
             text = value.decode("utf-8", "surrogateescape")
             # A path names where a secret lies; it is none itself.
-            candidates = [text, *text.splitlines()] if not text.startswith("/") else []
+            is_path = text.startswith("/") and files.exists(value)
+            candidates = [] if is_path else [text, *text.splitlines()]
             values.update(c.strip() for c in candidates if len(c.strip()) >= MIN_LENGTH)
     return sorted((value for value in values if value.lower() not in _HARMLESS), key=len, reverse=True)
 

@@ -30,6 +30,8 @@ TERMINAL_SIGNALS = (
 )
 """Signals that a terminal's driver sends to a whole process group."""
 
+CHILD_ENDED = int(_signal.SIGCHLD)
+
 SUSPEND_SIGNALS = (_signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
 
 _CHANGED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)

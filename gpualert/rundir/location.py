@@ -1,0 +1,60 @@
+"""Where run directories are kept when nobody says."""
+
+from __future__ import annotations
+
+import posix
+
+from gpualert.rundir.writer import make_directories
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSTEM = "/var/log/gpualert"
+
+
+def defaults(environment: Mapping[bytes, bytes]) -> list[str]:
+    """The log directories to try, in order.
+
+    Args:
+        environment: Variables and values.
+    """
+    state = environment.get(b"XDG_STATE_HOME", b"").decode("utf-8", "surrogateescape")
+    listed = [SYSTEM]
+    if state.startswith("/"):
+        listed.append(f"{state}/gpualert")
+    try:
+        listed.append(f"{posix.getcwd()}/gpualert")
+    except OSError:
+        pass  # somebody has removed the working directory
+    return listed
+
+
+def absolute(path: str) -> str:
+    """``path`` from the root, whatever the working directory becomes later.
+
+    Raises:
+        OSError: The working directory is gone.
+    """
+    return path if path.startswith("/") else f"{posix.getcwd()}/{path}"
+
+
+def temporary(environment: Mapping[bytes, bytes]) -> str:
+    """Make a directory of last resort: in ``TMPDIR``, else where temporary files usually go, else in memory.
+
+    Raises:
+        OSError: There is no place at all.
+    """
+    named = environment.get(b"TMPDIR", b"").decode("utf-8", "surrogateescape")
+    places = ([named] if named.startswith("/") else []) + ["/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
+    failure = OSError(0, "no place for temporary files")
+    for place in places:
+        path = f"{place.rstrip('/')}/gpualert-{posix.urandom(4).hex()}"
+        try:
+            make_directories(place)
+            posix.mkdir(path, 0o700)
+        except OSError as error:
+            failure = error
+        else:
+            return path
+    raise failure

@@ -1,0 +1,272 @@
+"""The end of a run: ``exit.json``, the report, the termination message, and what is said on stderr."""
+
+from __future__ import annotations
+
+import posix
+import time
+
+from gpualert.rundir import jsontext
+from gpualert.rundir.clock import now_us, rfc3339
+from gpualert.rundir.logfile import NAME as LOG_NAME
+from gpualert.rundir.writer import EXIT, REPORT, SCHEMA
+from gpualert.supervisor import launch, message, reporter, signals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpualert.supervisor.supervision import Supervision
+
+DISK_PATIENCE_S = 10.0
+QUIET_BYTES = 8 << 20
+"""A longer log is read by the reporter: its start costs nothing beside such a run."""
+
+_ALARMING = (
+    b"Traceback", b"rror", b"RROR", b"nan", b"NaN", b"NAN", b"illed", b"OOM", b"out of memory", b"atal", b"FATAL",
+    b"xception", b"abort", b"ABORT", b"CUDA", b"NCCL", b"Xid", b"egmentation", b"failed", b"FAILED", b"inf",
+)  # fmt: skip
+"""What makes the log of a success worth a look."""
+
+
+def conclude(run: Supervision) -> None:
+    """Everything after the child's end and the drain.
+
+    Args:
+        run: The run.
+    """
+    scribe, ending = run.scribe, run.ending
+    if scribe is None or ending is None:
+        return
+    facts: dict[str, object] = {}
+    quiet: list[bool] = []
+    verdict = _verdict(run)
+
+    def last() -> None:
+        facts.update(_exit_facts(run))
+        _write_exit(run, facts)
+        if verdict.cls == "success" and _may_go_unreported(run):
+            _write_quiet_report(run, facts, verdict)
+            quiet.append(True)
+
+    if not scribe.finish(last, DISK_PATIENCE_S):
+        run.trouble.report(f"the disk did not answer within {DISK_PATIENCE_S:g} s: exit.json may be missing")
+    if run.sweep_wanted:
+        start_sweep(run)
+    done = b"" if quiet or run.journal.directory is None else _report(run)
+    if run.message is not None and reporter.MESSAGE_WRITTEN not in done:
+        try:
+            run.message.plain(verdict, run.journal.directory.path if run.journal.directory else None)
+        except OSError as error:
+            run.trouble.report(f"cannot write the termination message {run.message.path} ({error.strerror})")
+    if verdict.cls != "success" and reporter.SHOWN not in done:
+        _show(run, verdict)
+
+
+def _verdict(run: Supervision) -> message.Verdict:
+    if run.ending is None or run.scribe is None:
+        raise ValueError("the child has not ended")
+    counters = _counters(run)
+    killed = counters["oom_kill"] if counters else 0
+    return message.Verdict(
+        run.ending,
+        launch_error=run.launch_error.message if run.launch_error else None,
+        stopped_by=run.stopped_by,
+        timeout_s=run.told.duration("run.timeout") if run.timed_out else None,
+        killed=killed if isinstance(killed, int) else 0,
+    )
+
+
+def _counters(run: Supervision) -> dict[str, object] | None:
+    """The control group's counters over this run."""
+    scribe = run.scribe
+    if scribe is None or scribe.sample is None or scribe.sample.current is None:
+        return None
+    before, after = scribe.first, scribe.sample
+    return {
+        "oom_kill": max((after.oom_kill or 0) - (before.oom_kill or 0), 0),
+        "memory_peak": after.peak,
+        "memory_limit": after.limit,
+        "memory_last": after.working_set,
+        "pids_max_events": max((after.pids_max_events or 0) - (before.pids_max_events or 0), 0),
+    }
+
+
+def _exit_facts(run: Supervision) -> dict[str, object]:
+    """What ``exit.json`` holds; closes the log."""
+    ending, log, error = run.ending, run.journal.log, run.launch_error
+    if ending is None:
+        return {}
+    dropped = 0
+    if log is not None and run.journal.lock.acquire(timeout=DISK_PATIENCE_S):
+        try:
+            log.sync()
+            dropped = log.close()
+        finally:
+            run.journal.lock.release()
+        if log.trouble:
+            run.trouble.report(log.trouble)
+    user, system, peak = run.usage or (None, None, None)
+    return {
+        "schema": SCHEMA,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "signal_name": signals.name(ending.signal) if ending.signal else None,
+        "core_dumped": ending.core_dumped,
+        "launch_error": {"errno": error.errno, "message": error.message} if error else None,
+        "ended_at": run.ended_rfc3339(),
+        "duration_s": run.ended_at - run.launched_at,
+        "last_output_at": rfc3339(log.last_at) if log is not None and log.last_at else None,
+        "rusage": {"user_s": user, "system_s": system, "max_rss_bytes": peak},
+        "forwarded": run.forwarded,
+        "timed_out": run.timed_out,
+        "timeout_s": run.told.duration("run.timeout") if run.timed_out else None,
+        "cgroup": _counters(run),
+        "log_bytes": log.total if log is not None else None,
+        "truncated": bool(dropped),
+        "gap": {"bytes": dropped} if dropped else None,
+        "log_continued_in": log.continued_in or None if log is not None else None,
+        "trouble": run.trouble.lines,
+        "interrupted": False,
+    }
+
+
+def _write_exit(run: Supervision, facts: dict[str, object]) -> None:
+    directory = run.journal.directory
+    if directory is None:
+        return
+    try:
+        directory.write_json(EXIT, facts)
+    except OSError as error:
+        run.trouble.report(f"cannot write {directory.path}/{EXIT} ({error.strerror})")
+    else:
+        directory.mark_closed()
+
+
+def _may_go_unreported(run: Supervision) -> bool:
+    """Whether a success is a plain one: nobody wants mail of it, and its log holds nothing to look at."""
+    counters = _counters(run)
+    alarmed = (counters is not None and counters["oom_kill"]) or run.trouble.lines or run.forwarded
+    if alarmed or run.journal.directory is None or run.told.text("notify.when") == "always":
+        return False
+    if run.told.switch("dry_run"):
+        return False
+    log = run.journal.log
+    return log is None or (log.total <= QUIET_BYTES and _is_quiet(f"{run.journal.directory.path}/{LOG_NAME}"))
+
+
+def _is_quiet(path: str) -> bool:
+    """Whether a log holds none of the alarming words; read in pieces, so that memory stays flat."""
+    try:
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        before = b""
+        while chunk := posix.read(fd, 256 << 10):
+            text = before + chunk
+            if any(word in text for word in _ALARMING):
+                return False
+            before = chunk[-16:]
+    except OSError:
+        return False
+    finally:
+        posix.close(fd)
+    return True
+
+
+def _write_quiet_report(run: Supervision, facts: dict[str, object], verdict: message.Verdict) -> None:
+    """``report.json`` of a plain success, without starting the reporter for it."""
+    directory = run.journal.directory
+    if directory is None:
+        return
+    diagnosis = {
+        "class": verdict.cls,
+        "family": verdict.family,
+        "confidence": 1.0,
+        "summary": verdict.summary,
+        "root": None,
+        "evidence": [],
+        "suggestions": [],
+        "retryable": False,
+        "node_suspect": False,
+    }
+    report = {
+        "schema": SCHEMA,
+        "run": run.journal.facts,
+        "exit": facts,
+        "diagnosis": diagnosis,
+        "artifacts": [],
+        "notifications": [],
+        "trouble": run.trouble.lines,
+        "made_at": rfc3339(now_us()),
+        "gpualert": run.journal.facts["gpualert"],
+    }
+    try:
+        # Not synced: it can be made again from exit.json.
+        fd = posix.open(f"{directory.path}/{REPORT}", posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o640)
+        posix.write(fd, jsontext.dumps(report).encode() + b"\n")
+        posix.close(fd)
+    except OSError as error:
+        run.trouble.report(f"cannot write {directory.path}/{REPORT} ({error.strerror})")
+
+
+def _report(run: Supervision) -> bytes:
+    """Have the reporter work; what it got done."""
+    directory = run.journal.directory
+    if directory is None:
+        return b""
+    limit = run.told.duration("report.deadline") or 0
+
+    def deadline() -> float:
+        until = run.ended_at + limit
+        if run.stopped_at:
+            until = min(until, max(run.stopped_at, run.ended_at) + reporter.DEADLINE_AFTER_STOP_S)
+        return until
+
+    arguments = [b"--deadline", b"%.3f" % max(deadline() - time.monotonic(), 0)]
+    if run.message is not None:
+        arguments += [b"--termination-log", launch.raw(run.message.path), b"--own-bytes", b"%d" % _own_bytes(run)]
+    if run.streams is not None and not (run.ending and run.ending.success):
+        run.streams.end_line()
+    try:
+        started = reporter.Reporter(directory.path, arguments, run.closed)
+    except (launch.ForkError, launch.LaunchError, OSError) as error:
+        run.trouble.report(f"cannot start the reporter ({error}): gpualert report {directory.run_id} makes the report")
+        return b""
+    in_time = started.wait(deadline, lambda: run.pause(min(max(deadline() - time.monotonic(), 0.001), 1.0)))
+    if not in_time:
+        run.trouble.report(
+            f"the report was not ready within {deadline() - run.ended_at:.0f} s: gpualert report {directory.run_id}"
+        )
+    elif reporter.REPORTED not in started.done:
+        run.trouble.report(f"the reporter failed, see {directory.path}/reporter.log")
+    return started.done
+
+
+def _own_bytes(run: Supervision) -> int:
+    """How much of the termination message is the command's own."""
+    if run.message is None or run.journal.log is None:
+        return 0
+    log = run.journal.log
+    try:
+        run.message.refresh(log.last_at, log.last, run.scribe.sample if run.scribe else None)
+    except OSError:
+        return 0
+    return run.message.own_bytes
+
+
+def _show(run: Supervision, verdict: message.Verdict) -> None:
+    """The plain words for a person, when the reporter has said nothing."""
+    run._say(f"gpualert: {verdict.cls}: {verdict.summary} ({verdict.how})\n")
+    if run.journal.directory is not None:
+        run._say(f"gpualert:   kept in {run.journal.directory.path}\n")
+
+
+def start_sweep(run: Supervision) -> None:
+    """Have runs closed whose supervisor died; by a process of its own that nobody waits for."""
+    run.sweep_wanted = False
+    if run.journal.directory is None:
+        return
+    parent = run.journal.directory.path.rpartition("/")[0]
+    try:
+        reporter.start_process("sweep", [launch.raw(parent)])
+    except (launch.ForkError, launch.LaunchError, OSError):
+        return  # the next run, or gpualert report, does it

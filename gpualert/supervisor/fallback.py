@@ -1,0 +1,42 @@
+"""When gpualert itself fails: the command runs all the same, and its status is returned."""
+
+from __future__ import annotations
+
+import posix
+
+from gpualert.supervisor import launch, signals
+from gpualert.supervisor.status import Ending
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def become(command: list[bytes], search_path: bytes | None, inherited: signals.Inherited) -> NoReturn:
+    """Become the command: nothing is supervised, and nothing is lost either."""
+    inherited.restore()
+    number, path = launch.execute(command, search_path)
+    error = launch.LaunchError(number, launch.explain(number, path, command[0]))
+    posix.write(2, f"gpualert: {error.message}\n".encode("utf-8", "replace"))
+    posix._exit(error.status)
+
+
+def wait(child: int) -> Ending:
+    """Forward signals and reap until the child has ended; the pumps run on in their threads."""
+    while True:
+        try:
+            pid, code = posix.waitpid(-1, posix.WNOHANG)
+        except ChildProcessError:
+            return Ending(status_unknown())
+        if pid == child:
+            return Ending.from_wait(code)
+        if pid:
+            continue
+        taken = signals.take(1.0)
+        if taken is not None and taken.si_signo != signals.CHILD_ENDED:
+            signals.send(child, taken.si_signo)
+
+
+def status_unknown() -> int:
+    """The exit code when the child's own cannot be had any more: gpualert's for its own faults."""
+    return 125

@@ -1,0 +1,425 @@
+"""One run under supervision: prepare, launch, attend until the child ends, conclude."""
+
+from __future__ import annotations
+
+import _signal
+import _thread
+import posix
+import time
+
+from gpualert.rundir.clock import now_us, rfc3339
+from gpualert.supervisor import cgroup, conclusion, facts, files, kernel, launch, message, orphans, signals
+from gpualert.supervisor.journal import Journal
+from gpualert.supervisor.redaction import Redaction, secrets
+from gpualert.supervisor.scribe import Scribe
+from gpualert.supervisor.status import Ending
+from gpualert.supervisor.streams import Streams, write_stderr
+from gpualert.supervisor.trouble import Trouble
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpualert.supervisor.settings import Settings
+    from gpualert.supervisor.terminal import Terminal
+
+TERMINATION_LOG = "/dev/termination-log"
+DRAIN_S = 2.0
+THREADLESS_STEP_S = 0.02
+
+
+class Supervision:
+    """Everything about one run; its methods are the steps of the story, each called once.
+
+    Attributes:
+        child: The child's process id; 0 before the launch.
+        ending: How the child ended; None while it lives.
+        launch_error: Why it could not be executed.
+        forwarded: The signals that came from outside and were passed on, in order.
+        stopped_by: The first signal from outside that asks a job to end.
+        stopped_at: When one came last, on the monotonic clock; 0 for never.
+        timed_out: gpualert's own limit ended the run.
+        started_us: When gpualert started, in microseconds since 1970.
+        ended_us: When the child ended.
+        ended_at: The same on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        told: Settings,
+        command: list[bytes],
+        environment: dict[bytes, bytes],
+        inherited: signals.Inherited,
+        closed: set[int],
+        started_us: int,
+    ) -> None:
+        """Nothing is made yet.
+
+        Args:
+            told: What ``gpualert run`` was told.
+            command: The command and its arguments.
+            environment: Variables and values.
+            inherited: The signal state we were started with.
+            closed: Which of 0, 1 and 2 are closed.
+            started_us: When we started, in microseconds since 1970.
+        """
+        self.told = told
+        self.environment = environment
+        self.closed = closed
+        self.started_us = self.ended_us = started_us
+        self.child = 0
+        self.ending: Ending | None = None
+        self.launch_error: launch.LaunchError | None = None
+        self.forwarded: list[int] = []
+        self.stopped_by: int | None = None
+        self.stopped_at = 0.0
+        self.timed_out = False
+        self.usage: tuple[float, float, int] | None = None
+        self.launched_at = self.ended_at = time.monotonic()
+        self.journal = Journal()
+        self.streams: Streams | None = None
+        self.message: message.Message | None = None
+        self.redaction = Redaction(secrets(environment))
+        self.trouble = Trouble(self._say, self._record_trouble)
+        self.scribe: Scribe | None = None
+        self.sweep_wanted = False
+        self._terminal: Terminal | None = None
+        self._command = command
+        self._inherited = inherited
+        self._own_group = told.switch("run.signal_group")
+        self._stopped = self._suspend = False
+        self._suspended = False
+        self._ended: set[int] = set()
+        self._timers: dict[str, float] = {}
+        self._pumping_here = False
+
+    def _say(self, text: str) -> None:
+        if self.streams is not None:
+            self.streams.say(self.redaction.mask(text))
+        else:
+            write_stderr(self.redaction.mask(text))
+
+    def _record_trouble(self, text: str) -> None:
+        if self.scribe is not None:
+            self.scribe.post("trouble", message=text)
+
+    # -- before the launch ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the durable log, the first termination message, and the streams."""
+        group = cgroup.ControlGroup()
+        first = group.sample()
+        limits = {"version": group.version, "limit": first.limit} if group.version else None
+        known = facts.Environment(self.environment)
+        self.journal.open(
+            self.told,
+            self.environment,
+            lambda run_id: facts.collect(self.told, known, self.redaction, self.started_us, run_id, limits),
+            self.started_us,
+        )
+        self._open_message(known.number("GPUALERT_CONTAINERS"))
+        self.scribe = Scribe(
+            self.journal.directory, self.journal.log, self.journal.lock, group, self.message, self.trouble
+        )
+        for problem in self.told.problems + self.journal.troubles:
+            self.trouble.report(problem)
+        try:
+            self.streams = Streams(self.told.text("run.tty") or "auto", self.closed)
+        except OSError as error:
+            self.trouble.report(f"cannot capture the output ({error.strerror}): it goes directly to where ours goes")
+
+    def _open_message(self, containers: int | None) -> None:
+        named = self.told.text("kubernetes.termination_log")
+        path = named or (TERMINATION_LOG if files.exists(TERMINATION_LOG) else None)
+        if path is None:
+            return
+        self.message = message.Message(path, containers, self.journal.facts, self.redaction)
+        try:
+            self.message.first()
+        except OSError as error:
+            self.message = None
+            self.journal.troubles.append(f"cannot write the termination message {path} ({error.strerror})")
+
+    # -- the launch ----------------------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start the child, and then what watches it."""
+        search_path = self.environment.get(b"PATH")
+        if self.streams is not None and self.streams.terminal is not None:
+            from gpualert.supervisor.terminal import Terminal  # noqa: PLC0415  (only where there is one)
+
+            self._terminal = Terminal(self.streams.terminal, self.closed)
+            self._own_group = True
+            self.child, error = self._terminal.launch(self._command, search_path, self._prepare_child)
+        else:
+            self.child, error = launch.fork_and_execute(self._command, search_path, self._prepare_child)
+        self.launched_at = time.monotonic()
+        if error is not None:
+            self.launch_error = error
+        elif self._own_group and self._terminal is None:
+            self._set_group()
+        self._start_threads()
+        kernel.become_subreaper()
+        if error is None and self.scribe is not None:
+            self.scribe.post("launched", pid=self.child)
+        limit = self.told.duration("run.timeout")
+        if limit:
+            self._timers["timeout"] = self.launched_at + limit
+
+    def _prepare_child(self) -> None:
+        """Between fork and exec."""
+        if self._own_group and self._terminal is None:
+            posix.setpgid(0, 0)
+        if self.streams is not None:
+            self.streams.prepare_child()
+        if self.told.switch("run.env_hints"):
+            launch.apply_hints(self.environment)
+        self._inherited.restore()
+
+    def _set_group(self) -> None:
+        """The same from our side, whoever is first; and let the group have the terminal if it was ours."""
+        try:
+            posix.setpgid(self.child, self.child)
+        except OSError:
+            pass  # it has executed already, and has done so itself
+        from gpualert.supervisor.foreground import give_terminal  # noqa: PLC0415
+
+        give_terminal(self.child, self.closed)
+
+    def _start_threads(self) -> None:
+        main = _thread.get_ident()
+        log = self.journal.log
+        try:
+            if self.streams is not None:
+                self.streams.start(log, self.journal.lock, lambda: signals.wake(main))
+        except RuntimeError:
+            self._pumping_here = True
+        if self.scribe is not None:
+            try:
+                self.scribe.start(self._first_chores)
+            except RuntimeError:
+                self.scribe.inline = True
+
+    def _first_chores(self) -> None:
+        """What is slow and can wait until the child runs."""
+        try:
+            import resource  # noqa: F401, PLC0415  (wait4 wants it; loading it takes a moment)
+        except ImportError:
+            pass
+        directory = self.journal.directory
+        if directory is None:
+            return
+        try:
+            directory.link_latest()
+        except OSError:
+            pass  # a volume without links
+        from gpualert.rundir.writer import interrupted  # noqa: PLC0415
+
+        self.sweep_wanted = bool(interrupted(directory.path.rpartition("/")[0]))
+
+    # -- while the child lives -----------------------------------------------------------------------------------------
+
+    def attend(self) -> None:
+        """Forward signals, reap, and mind the time, until the child has ended."""
+        while self.ending is None:
+            self._reap()
+            self._mind_time()
+            if self.ending is None:
+                self.pause(self._until_next_timer())
+            if self.sweep_wanted and self.ending is None:
+                conclusion.start_sweep(self)
+        if self._terminal is not None:
+            self._terminal.restore()
+
+    def pause(self, timeout: float | None) -> set[int]:
+        """Take one signal, or wait so long that there is none.
+
+        Args:
+            timeout: In seconds; None for no limit.
+
+        Returns:
+            The ids of the processes that have ended since this was called last.
+        """
+        if self._pumping_here and self.streams is not None:
+            self.streams.pump_here(THREADLESS_STEP_S if timeout is None else min(timeout, THREADLESS_STEP_S))
+            timeout = 0
+        taken = signals.take(timeout)
+        if taken is not None and taken.si_signo != signals.CHILD_ENDED:
+            self._received(taken.si_signo, taken.si_code, taken.si_pid)
+        self._reap()
+        ended, self._ended = self._ended, set()
+        return ended
+
+    def _until_next_timer(self) -> float | None:
+        due = min(self._timers.values(), default=None)
+        waits = [] if due is None else [max(due - time.monotonic(), 0)]
+        if self._terminal is not None:
+            waits.append(self._terminal.look_again_s())
+        return min(waits, default=None)
+
+    def _mind_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._timers.get("timeout", now + 1):
+            del self._timers["timeout"]
+            self.timed_out = True
+            self._timers["kill"] = now + (self.told.duration("run.kill_after") or 0)
+            if self.scribe is not None:
+                self.scribe.post("timeout", after_s=self.told.duration("run.timeout"))
+            self._deliver(_signal.SIGTERM)
+            self._deliver(_signal.SIGCONT)  # a stopped process would not see it
+        if now >= self._timers.get("kill", now + 1):
+            del self._timers["kill"]
+            self._deliver(_signal.SIGKILL)
+        if now >= self._timers.get("continue", now + 1):
+            del self._timers["continue"]
+            if self._stopped:
+                self._deliver(_signal.SIGCONT)
+        if self._terminal is not None:
+            self._terminal.look_around()
+
+    def _deliver(self, number: int) -> bool:
+        if self.ending is not None or not self.child:
+            return False
+        return signals.send(self.child, number, group=self._own_group)
+
+    def _received(self, number: int, code: int, sender: int) -> None:
+        """A signal was sent to us."""
+        if number == _signal.SIGCONT and self._suspended:
+            # Whoever continues a job at a terminal continues all of it: only a child that stays stopped needs ours.
+            self._suspended = False
+            self._timers["continue"] = time.monotonic() + 0.05
+            if self._terminal is not None:
+                self._terminal.resume()
+                self._deliver(_signal.SIGCONT)
+            return
+        if self._terminal is not None and number == _signal.SIGWINCH:
+            self._terminal.copy_size()
+            return
+        leader = posix.getpid() == posix.getsid(0)
+        wanted = signals.Forward(own_group=self._own_group, session_leader=leader).wanted(number, code)
+        delivered = wanted and self._deliver(number)
+        if number in signals.SUSPEND_SIGNALS:
+            self._suspend = True
+        if self.scribe is None:
+            return
+        if number in signals.STOP_SIGNALS:
+            self.stopped_at = time.monotonic()
+            self.stopped_by = self.stopped_by or number
+            if self.message is not None and self.ending is None:
+                self.message.stopping(number, now_us())
+                self.scribe.hurry_message()
+        if number in (_signal.SIGWINCH, _signal.SIGCONT):
+            return
+        if self.ending is None and (delivered or not wanted):
+            self.forwarded.append(number)
+        self.scribe.post("signal", signal=number, name=signals.name(number), sender=sender, forwarded=delivered)
+
+    def _reap(self) -> None:
+        """Take the status of every process that has ended: the child, and orphans that fell to us."""
+        while True:
+            try:
+                pid, code, usage = _wait()
+            except ChildProcessError:
+                return
+            if not pid:
+                break
+            if pid != (self._terminal.monitor if self._terminal is not None else self.child):
+                if not posix.WIFSTOPPED(code) and not posix.WIFCONTINUED(code):
+                    self._ended.add(pid)
+            elif posix.WIFSTOPPED(code):
+                self._stopped = True
+            elif posix.WIFCONTINUED(code):
+                self._stopped = False
+            elif self.ending is None:
+                told = self._terminal.ending() if self._terminal is not None else None
+                self._child_ended(told or Ending.from_wait(code), usage)
+        if self._terminal is not None:
+            self._stopped = self._terminal.child_stopped()
+            self._suspend = self._suspend or self._stopped
+        if self._stopped and self._suspend and self.ending is None:
+            self._suspend = False
+            self._stop_ourselves()
+
+    def _stop_ourselves(self) -> None:
+        """The job was suspended at its terminal: stop as well, so that the shell sees it."""
+        if posix.getpid() == 1:
+            return
+        self._suspended = True
+        if self._terminal is not None:
+            self._terminal.restore()
+        posix.kill(posix.getpid(), _signal.SIGSTOP)
+
+    def _child_ended(self, ending: Ending, usage: tuple[float, float, int] | None) -> None:
+        if self.launch_error is not None:
+            ending = Ending(self.launch_error.status)
+        self.ending = ending
+        self.usage = usage
+        self.ended_us, self.ended_at = now_us(), time.monotonic()
+        self._timers.clear()
+        if self.scribe is not None and self.launch_error is None:
+            self.scribe.post("exited", exit_code=ending.exit_code, signal=ending.signal)
+
+    # -- when it has ended ---------------------------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """Drain, deal with leftovers, write ``exit.json``, and have it reported."""
+        self._drain()
+        grace = self.told.duration("run.orphan_grace") or 0
+        if grace:
+            orphans.end_leftovers(grace, self.pause)
+        conclusion.conclude(self)
+
+    def _drain(self) -> None:
+        """Let what is in the pipes come out, for a while: a grandchild may hold them, our reader may be blocked."""
+        streams = self.streams
+        if streams is None:
+            return
+        until = self.ended_at + DRAIN_S
+        while not streams.exhausted() and time.monotonic() < until:
+            self.pause(until - time.monotonic())
+        if self.journal.lock.acquire(timeout=DRAIN_S):
+            for reader in streams.readers:
+                reader.stop()
+            self.journal.lock.release()
+        streams.close_passers()
+        while not streams.passed_on() and time.monotonic() < until:
+            self.pause(until - time.monotonic())
+        for fd, passer in streams.passers.items():
+            left = 0 if passer.done or passer.gone else passer.abandon()
+            where = "stdout" if fd == 1 else "stderr"
+            if left:
+                self.trouble.report(f"{where} is blocked: the last {left} bytes were not passed on (the log has them)")
+            if passer.error is not None and not isinstance(passer.error, BrokenPipeError):
+                self.trouble.report(f"cannot write {where} ({passer.error.strerror}): the log has everything")
+        for reader in streams.readers:
+            if reader.failure is not None:
+                self.trouble.report(f"a fault inside gpualert cost the log some output ({reader.failure})")
+
+    def failed(self, error: Exception) -> None:
+        """Something in here is wrong: say so; the child's status is returned all the same."""
+        try:
+            self.trouble.report(
+                f"a fault inside gpualert ({type(error).__name__}: {error}): the command is not affected"
+            )
+            if self.ending is None and not self.streams_started():
+                self._start_threads()
+        except Exception:  # noqa: BLE001  (there is nothing left to do about it)
+            return
+
+    def streams_started(self) -> bool:
+        """Whether somebody pumps what the child writes."""
+        return self.streams is None or bool(self.streams.readers)
+
+    def ended_rfc3339(self) -> str:
+        """When the child ended."""
+        return rfc3339(self.ended_us)
+
+
+def _wait() -> tuple[int, int, tuple[float, float, int] | None]:
+    """The next process that has changed its state: id, status, and (user seconds, system seconds, peak bytes)."""
+    flags = posix.WNOHANG | posix.WUNTRACED | posix.WCONTINUED
+    try:
+        import resource  # noqa: F401, PLC0415  (wait4 loads it itself, and would lose the status if that failed)
+    except ImportError:
+        pid, code = posix.waitpid(-1, flags)
+        return pid, code, None
+    pid, code, usage = posix.wait4(-1, flags)
+    return pid, code, (usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024)
