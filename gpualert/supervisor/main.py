@@ -46,7 +46,9 @@ def run(arguments: list[str]) -> NoReturn:
         supervision.conclude()
     except Exception as error:  # noqa: BLE001  (the same)
         supervision.failed(error)
-    status.end_as(supervision.ending or fallback.wait(supervision.child))
+    ending = supervision.ending or fallback.wait(supervision.child)
+    supervision.restore_terminal()
+    status.end_as(ending)
 
 
 def original_environment() -> dict[bytes, bytes]:

@@ -157,7 +157,8 @@ class Supervision:
         elif self._own_group and self._terminal is None:
             self._set_group()
         self._start_threads()
-        kernel.become_subreaper()
+        if self.told.duration("run.orphan_grace"):
+            kernel.become_subreaper()
         if error is None and self.scribe is not None:
             self.scribe.post("launched", pid=self.child)
         limit = self.told.duration("run.timeout")
@@ -204,6 +205,8 @@ class Supervision:
             import resource  # noqa: F401, PLC0415  (wait4 wants it; loading it takes a moment)
         except ImportError:
             pass
+        if not self.told.duration("run.orphan_grace") and posix.getpid() != 1:
+            kernel.become_subreaper()
         directory = self.journal.directory
         if directory is None:
             return
@@ -226,6 +229,10 @@ class Supervision:
                 self.pause(self._until_next_timer())
             if self.sweep_wanted and self.ending is None:
                 conclusion.start_sweep(self)
+        self.restore_terminal()
+
+    def restore_terminal(self) -> None:
+        """Give the person's terminal back as it was."""
         if self._terminal is not None:
             self._terminal.restore()
 
@@ -329,14 +336,22 @@ class Supervision:
             elif posix.WIFCONTINUED(code):
                 self._stopped = False
             elif self.ending is None:
-                told = self._terminal.ending() if self._terminal is not None else None
-                self._child_ended(told or Ending.from_wait(code), usage)
-        if self._terminal is not None:
+                self._last_status(pid, code, usage)
+        if self._terminal is not None and self.ending is None:
             self._stopped = self._terminal.child_stopped()
             self._suspend = self._suspend or self._stopped
         if self._stopped and self._suspend and self.ending is None:
             self._suspend = False
             self._stop_ourselves()
+
+    def _last_status(self, pid: int, code: int, usage: tuple[float, float, int] | None) -> None:
+        """The child, or the monitor of its pseudo-terminal, has ended."""
+        if self._terminal is None or pid == self.child or self.launch_error is not None:
+            self._child_ended(Ending.from_wait(code), usage)
+            return
+        ending = self._terminal.ending()
+        if ending is not None:
+            self._child_ended(ending, usage)
 
     def _stop_ourselves(self) -> None:
         """The job was suspended at its terminal: stop as well, so that the shell sees it."""
