@@ -147,7 +147,7 @@ class OutputLog:
         self._segment_limit = min(max_bytes // 8, SEGMENT_MAX)
         self._head_limit = max_bytes - 2 * self._segment_limit
 
-    def write(self, stream: int, data: bytes) -> None:
+    def write(self, stream: int, data: bytes | memoryview) -> None:
         """Keep ``data``; never raises and never drops anything in silence.
 
         Args:
@@ -156,7 +156,7 @@ class OutputLog:
         """
         self.total += len(data)
         self.last_at = now_us()
-        self.last = data[-512:] if len(data) >= 512 else (self.last + data)[-512:]
+        self.last = bytes(data[-512:]) if len(data) >= 512 else (self.last + data)[-512:]
         rest: bytes | memoryview = data
         while len(rest):
             part = self._room()

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpualert.supervisor.supervision import Supervision
 
 DISK_PATIENCE_S = 10.0
-QUIET_BYTES = 8 << 20
-"""A longer log is read by the reporter: its start costs nothing beside such a run."""
+QUIET_BYTES = 4 << 20
+"""How much of the end of a success's log is looked at before it is taken for a plain one."""
 
 _ALARMING = (
     b"Traceback", b"rror", b"RROR", b"nan", b"NaN", b"NAN", b"illed", b"OOM", b"out of memory", b"atal", b"FATAL",
@@ -148,18 +148,18 @@ def _may_go_unreported(run: Supervision) -> bool:
         return False
     if run.told.switch("dry_run"):
         return False
-    log = run.journal.log
-    return log is None or (log.total <= QUIET_BYTES and _is_quiet(f"{run.journal.directory.path}/{LOG_NAME}"))
+    return _is_quiet(f"{run.journal.directory.path}/{LOG_NAME}")
 
 
 def _is_quiet(path: str) -> bool:
-    """Whether a log holds none of the alarming words; read in pieces, so that memory stays flat."""
+    """Whether a log's end holds none of the alarming words; read in pieces, so that memory stays flat."""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
         return False
     try:
         before = b""
+        posix.lseek(fd, max(posix.fstat(fd).st_size - QUIET_BYTES, 0), posix.SEEK_SET)
         while chunk := posix.read(fd, 256 << 10):
             text = before + chunk
             if any(word in text for word in _ALARMING):

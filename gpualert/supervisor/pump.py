@@ -7,6 +7,7 @@ the queue is full the reader waits, and the child feels the same back-pressure a
 from __future__ import annotations
 
 import _thread
+import fcntl
 import posix
 
 TYPE_CHECKING = False
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 READ_BYTES = 256 << 10
 PIPE_BYTES = 1 << 20
 QUEUE_BYTES = 1 << 20
-_F_SETPIPE_SZ = 1031
+_F_SETPIPE_SZ, _F_GETPIPE_SZ, _FIONREAD = 1031, 1032, 0x541B
+_KIND, _FIFO, _REGULAR, _DEVICE = 0o170000, 0o010000, 0o100000, 0o020000
 
 
 def enlarge(pipe: int) -> None:
     """Make a pipe 1 MiB, so that fewer, larger reads empty it; the system may refuse (pipe-user-pages-soft)."""
-    import fcntl  # noqa: PLC0415
-
     for size in (PIPE_BYTES, PIPE_BYTES // 4):
         try:
-            fcntl.fcntl(pipe, _F_SETPIPE_SZ, size)
+            if fcntl.fcntl(pipe, _F_GETPIPE_SZ) < size:
+                fcntl.fcntl(pipe, _F_SETPIPE_SZ, size)
         except OSError:
             continue
         return
@@ -77,6 +78,7 @@ class Passer:
         self._closing = False
         self._last = b"\n"
         self._started = False
+        self._room_bytes = _room_of(fd)
 
     def start(self) -> None:
         """Start the thread.
@@ -92,16 +94,31 @@ class Passer:
         """How many bytes wait to be passed on."""
         return self._queued
 
-    def put(self, data: bytes) -> None:
-        """Queue ``data``; waits while the queue is full."""
+    def put(self, data: memoryview) -> None:
+        """Pass ``data`` on: at once where that waits for nobody, else by the queue; waits while that is full."""
+        if self._room_bytes and not self._queued:
+            with self._lock:
+                if not self._queued and self._takes(len(data)):
+                    self.write(data)
+                    return
         while self._queued >= QUEUE_BYTES and not self.gone:
             self._room.wait()
         with self._lock:
             if self.gone or self._closing:
                 return
-            self._queue.append(data)
+            self._queue.append(bytes(data))
             self._queued += len(data)
         self._filled.give()
+
+    def _takes(self, count: int) -> bool:
+        """Whether a write of ``count`` bytes cannot block."""
+        if self._room_bytes < 0:
+            return True
+        try:
+            waiting = int.from_bytes(fcntl.ioctl(self.fd, _FIONREAD, b"\0\0\0\0"), "little")
+        except OSError:
+            return False
+        return waiting + count <= self._room_bytes
 
     def say(self, text: str) -> bool:
         """Queue lines of gpualert's own; on a line of their own, never waiting.
@@ -169,9 +186,9 @@ class Passer:
         self._room.give()
         return True
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Write ``data``, unless nobody reads it; waits while the reader does not."""
-        self._last = data[-1:]
+        self._last = bytes(data[-1:])
         view = memoryview(data)
         while view and not self.gone:
             try:
@@ -191,6 +208,21 @@ class Passer:
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         poll.poll(1000)
+
+
+def _room_of(fd: int) -> int:
+    """How many bytes a descriptor surely takes when nothing waits in it; -1 without a limit, 0 when that is unknown.
+
+    A pipe is a ring of pages, and bytes of two writes share one only when the second fits: so well under a half.
+    """
+    try:
+        mode = posix.fstat(fd).st_mode & _KIND
+        if mode == _FIFO:
+            enlarge(fd)
+            return fcntl.fcntl(fd, _F_GETPIPE_SZ) * 3 // 8
+    except OSError:
+        return 0
+    return -1 if mode == _REGULAR or (mode == _DEVICE and not posix.isatty(fd)) else 0
 
 
 class Reader:
@@ -267,14 +299,17 @@ class Reader:
             self._wake()
 
     def _pump(self) -> None:
-        read, fd, put = posix.read, self.fd, self._passer.put
+        read, fd, put = posix.readv, self.fd, self._passer.put
+        buffers = [bytearray(READ_BYTES)]
+        whole = memoryview(buffers[0])
         while True:
             try:
-                data = read(fd, READ_BYTES)
+                count = read(fd, buffers)
             except OSError:
                 return  # EIO: the last process on the pseudo-terminal has closed it
-            if not data:
+            if not count:
                 return
+            data = whole[:count]
             try:
                 with self._lock:
                     if self._closed:
