@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpualert.supervisor.supervision import Supervision
 
 DISK_PATIENCE_S = 10.0
+_SEEK_SET = 0
 QUIET_BYTES = 4 << 20
 """How much of the end of a success's log is looked at before it is taken for a plain one."""
 
@@ -97,7 +98,8 @@ def _exit_facts(run: Supervision) -> dict[str, object]:
     dropped = 0
     if log is not None and run.journal.lock.acquire(timeout=DISK_PATIENCE_S):
         try:
-            log.sync()
+            if not ending.success:
+                log.sync()  # a success is not worth the wait for its last seconds of log
             dropped = log.close()
         finally:
             run.journal.lock.release()
@@ -159,7 +161,7 @@ def _is_quiet(path: str) -> bool:
         return False
     try:
         before = b""
-        posix.lseek(fd, max(posix.fstat(fd).st_size - QUIET_BYTES, 0), posix.SEEK_SET)
+        posix.lseek(fd, max(posix.fstat(fd).st_size - QUIET_BYTES, 0), _SEEK_SET)
         while chunk := posix.read(fd, 256 << 10):
             text = before + chunk
             if any(word in text for word in _ALARMING):
