@@ -1,0 +1,165 @@
+"""What the facts of a run's end say by themselves, and what they rule out."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
+
+if TYPE_CHECKING:
+    from gpualert.diagnosis.rulebook import Rulebook
+
+CERTAIN = 0.95
+NEAR_LIMIT = 0.92
+"""Memory at this share of its limit, just before a supervisor died with its job, points to the out-of-memory killer."""
+
+_STOPPED = {signal.SIGTERM: "terminated", signal.SIGINT: "interrupted", signal.SIGHUP: "terminated"}
+_STOPPED |= {signal.SIGQUIT: "terminated", signal.SIGUSR1: "terminated", signal.SIGUSR2: "terminated"}
+_STOPPED |= {signal.SIGXCPU: "terminated", signal.SIGALRM: "hang"}
+_BROKEN = {signal.SIGSEGV: "segfault", signal.SIGBUS: "segfault", signal.SIGABRT: "native_abort"}
+_BROKEN |= {signal.SIGILL: "native_abort", signal.SIGFPE: "native_abort", signal.SIGTRAP: "native_abort"}
+_BROKEN |= {signal.SIGSYS: "native_abort"}
+
+_MADE_BY_STOP = frozenset(
+    {"traceback", "runtime_error", "peer_lost", "nccl_timeout", "nccl_error", "rendezvous_timeout", "dataloader_worker",
+     "network_error", "native_abort", "terminated", "interrupted"}
+)  # fmt: skip
+"""Classes whose text a stop signal brings about by itself."""
+
+
+def normalised(facts: Facts) -> Facts:
+    """Facts with a shell's 128+N told as what it is: signal N."""
+    code = facts.exit_code
+    if facts.signal is None and code is not None and 128 < code < 128 + 65:
+        return replace(facts, signal=code - 128)
+    return facts
+
+
+def succeeded(facts: Facts) -> bool:
+    """Whether the run ended with exit code 0."""
+    return facts.exit_code == 0 and facts.signal is None and not facts.interrupted
+
+
+def name_of(number: int) -> str:
+    """``SIGTERM`` for 15."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def explained_by_stop(facts: Facts) -> frozenset[str]:
+    """The classes that are only consequences, given a stop signal from outside or our own limit."""
+    stopped = any(number in _STOPPED for number in facts.forwarded) or facts.timed_out
+    return _MADE_BY_STOP if stopped else frozenset()
+
+
+def impossible(cls: str, facts: Facts) -> bool:
+    """Whether a run of this class cannot have ended so."""
+    if facts.signal is None and facts.exit_code is None:
+        return False
+    if cls == "command_not_found":
+        return facts.exit_code not in (127, 1, 2) and facts.signal is None
+    return cls == "not_executable" and facts.exit_code not in (126, 127, 1, 2)
+
+
+def _answer(
+    rules: Rulebook, cls: str, confidence: float, summary: str, *evidence: str, advice: tuple[str, ...] = ()
+) -> Diagnosis:
+    known = rules.classes[cls]
+    return Diagnosis(
+        cls,
+        known.family,
+        confidence,
+        summary,
+        None,
+        tuple(Evidence(None, text, cls, "root") for text in evidence),
+        (*advice, *known.advice),
+        known.retryable,
+        known.node_suspect,
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.2f} GiB"
+
+
+def from_facts(facts: Facts, rules: Rulebook) -> Diagnosis | None:
+    """What the facts say without the log; None when they say nothing.
+
+    Args:
+        facts: The facts, normalised.
+        rules: Where a class's advice comes from.
+    """
+    if facts.launch_error is not None:
+        cls = "not_executable" if facts.exit_code == 126 else "command_not_found"
+        return _answer(rules, cls, 0.99, facts.launch_error, "the command could not be executed")
+    if facts.interrupted:
+        return _lost(facts, rules)
+    if facts.timed_out:
+        limit = f"{facts.timeout_s:g} s" if facts.timeout_s is not None else "its limit"
+        return _answer(rules, "terminated", 0.97, f"ended by gpualert's own --timeout after {limit}", "--timeout")
+    if facts.oom_kills and (facts.signal == signal.SIGKILL or not succeeded(facts)):
+        limit = f" (limit {_gib(facts.memory_limit)})" if facts.memory_limit else ""
+        count = f"{facts.oom_kills} process{'es' if facts.oom_kills > 1 else ''}"
+        text = f"the out-of-memory killer ended {count} of this run{limit}"
+        return _answer(rules, "oom_killer", 0.97, text, f"control group: oom_kill {facts.oom_kills}")
+    return _by_signal(facts, rules)
+
+
+def _by_signal(facts: Facts, rules: Rulebook) -> Diagnosis | None:
+    stop = next((number for number in facts.forwarded if number in _STOPPED), None)
+    if stop is not None and not succeeded(facts):
+        cls = _STOPPED[signal.Signals(stop)]
+        late = f", then {name_of(facts.signal)}" if facts.signal not in (None, stop) else ""
+        text = f"stopped from outside by {name_of(stop)}{late}"
+        return _answer(rules, "terminated" if cls == "hang" else cls, 0.93, text, f"{name_of(stop)} was forwarded")
+    if facts.signal is None:
+        return None
+    if facts.signal == signal.SIGKILL:
+        return None
+    number = signal.Signals(facts.signal) if facts.signal in signal.Signals.__members__.values() else None
+    if number in _STOPPED:
+        return _answer(rules, _STOPPED[number], 0.85, f"ended by {number.name}", f"wait status: {number.name}")
+    if number in _BROKEN:
+        return _answer(rules, _BROKEN[number], 0.8, f"crashed with {number.name}", f"wait status: {number.name}")
+    return None
+
+
+def _lost(facts: Facts, rules: Rulebook) -> Diagnosis:
+    """The supervisor died with the job."""
+    if facts.oom_kills:
+        text = "killed together with its supervisor by the out-of-memory killer (control group counter)"
+        return _answer(rules, "oom_killer", 0.95, text, f"control group: oom_kill {facts.oom_kills}")
+    last, limit = facts.memory_last, facts.memory_limit
+    if last is not None and limit and last >= NEAR_LIMIT * limit:
+        text = f"killed together with its supervisor with {_gib(last)} of {_gib(limit)} memory in use"
+        return _answer(rules, "oom_killer", 0.95, text, "the last memory sample was near the limit")
+    memory = f"; last memory sample {_gib(last)}" + (f" of {_gib(limit)}" if limit else "") if last is not None else ""
+    text = f"the supervisor was killed together with the job, and nothing says why{memory}"
+    return _answer(rules, "lost", 0.95, text)
+
+
+def unexplained(facts: Facts, rules: Rulebook) -> Diagnosis:
+    """When neither facts nor log name a cause."""
+    if facts.signal == signal.SIGKILL:
+        text = (
+            "ended by SIGKILL from outside, and nothing shows memory pressure: "
+            "a grace period that was over, a hard limit, or a person"
+        )
+        return _answer(rules, "unknown", 0.5, text, "wait status: SIGKILL")
+    how = f"exit code {facts.exit_code}" if facts.exit_code is not None else "no exit status"
+    if facts.signal is not None:
+        how = name_of(facts.signal)
+    return _answer(rules, "unknown", 0.3, f"failed with {how}, and the log does not say why")
+
+
+def success(facts: Facts, rules: Rulebook) -> Diagnosis:
+    """Exit code 0."""
+    answer = _answer(rules, "success", 0.98, "the command ended without error")
+    if facts.oom_kills:
+        warning = f"the out-of-memory killer ended {facts.oom_kills} of its processes, but the exit code is 0"
+        return replace(answer, confidence=0.7, warnings=(warning,))
+    return answer

@@ -1,0 +1,272 @@
+"""The decision: facts first, then causes over symptoms, the end over the middle, the first to break over the loudest.
+
+The engine knows no class by the text that shows it; what it decides from facts alone is in ``facts.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, BinaryIO
+
+from gpualert.diagnosis import ending, traceback
+from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
+from gpualert.diagnosis.reader import Hit, LogSource, Scan, lines_from, open_log
+from gpualert.diagnosis.rulebook import LEVELS, FailureClass, Rulebook
+from gpualert.diagnosis.text import shorten, unprefixed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+AFTER_BYTES = 128 << 10
+EVIDENCE_MAX = 6
+CHAINS_MAX = 24
+
+# A line that shows that training went on: an epoch, step or progress bar with numbers.
+_PROGRESS = re.compile(
+    r"\b(?:epoch|step|iter|iteration|batch|global_step|train_step)s?\b[^\w\n]{0,4}\d+"
+    r"|\d+%\|"
+    r"|\b\d+(?:\.\d+)?\s?(?:it|s|samples|tokens|examples)/(?:s|it|sec|second)\b"
+    r"|['\"]?loss['\"]?[ :=]{1,4}['\"]?\d",
+    re.IGNORECASE,
+)
+_TROUBLE = re.compile(r"error|exception|traceback|fail|File \"|warn|nan\b|killed|signal", re.IGNORECASE)
+_FINITE_LOSS = re.compile(r"loss['\"]?[ :=]{1,4}['\"]?\d", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A match that may be the cause.
+
+    Attributes:
+        hit: The match.
+        level: How much it says here, between the levels of ``LEVELS``.
+    """
+
+    hit: Hit
+    level: float
+
+
+def diagnose(log: LogSource, facts: Facts | None = None, *, rules: Rulebook | None = None) -> Diagnosis:
+    """Say why a run ended as it did.
+
+    Args:
+        log: Its output: a path, the bytes, or a binary stream that can seek.
+        facts: What is known apart from the log.
+        rules: Classes and rules; those that come with gpualert when None.
+
+    Returns:
+        The diagnosis; the same for the same input.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    rules = rules or Rulebook.load()
+    facts = facts or Facts()
+    stream = open_log(log)
+    try:
+        return _Case(stream, ending.normalised(facts), rules).decide()
+    finally:
+        if stream is not log:
+            stream.close()
+
+
+class _Case:
+    """One log with its facts."""
+
+    def __init__(self, log: BinaryIO, facts: Facts, rules: Rulebook) -> None:
+        self.log = log
+        self.facts = facts
+        self.rules = rules
+        self.scan = Scan(log, rules)
+        self._progress_after: dict[int, bool] = {}
+
+    def decide(self) -> Diagnosis:
+        by_facts = ending.from_facts(self.facts, self.rules)
+        if by_facts is not None and by_facts.confidence >= ending.CERTAIN:
+            return self._with_evidence(by_facts, None)
+        if ending.succeeded(self.facts):
+            return self._success()
+        candidates = self._candidates()
+        best = _best(candidates)
+        if by_facts is not None and (best is None or best.level < LEVELS["exception"] or self._overruled(best)):
+            return self._with_evidence(by_facts, best)
+        if best is None or best.level <= LEVELS["wrapper"]:
+            return self._with_evidence(ending.unexplained(self.facts, self.rules), best)
+        return self._from(best, candidates)
+
+    def _overruled(self, best: Candidate) -> bool:
+        """Whether what the facts say explains the matched text away (a stop signal and the errors it makes)."""
+        return best.hit.rule.cls in ending.explained_by_stop(self.facts) or (
+            bool(self.facts.forwarded) and best.level <= LEVELS["exception"]
+        )
+
+    # -- candidates ----------------------------------------------------------------------------------------------------
+
+    def _candidates(self) -> list[Candidate]:
+        """Every match with what it is worth here."""
+        chains = self._chains()
+        final = self._final_chains(chains)
+        listed = []
+        for hit in self.scan.hits:
+            if ending.impossible(hit.rule.cls, self.facts):
+                continue
+            if hit.rule.lasting and not self._lasts(hit):
+                continue
+            level = float(hit.rule.level)
+            chain = _around(hit, final)
+            if chain is None and level < LEVELS["evidence"]:
+                if any(_settles(other, self.scan.hits, hit) for other in final):
+                    level -= 2.5  # what the run ended in says more
+                elif self._survived(hit):
+                    level -= 2.5
+            listed.append(Candidate(hit, level))
+        return listed
+
+    def _chains(self) -> list[traceback.Chain]:
+        headers = [hit for hit in self.scan.hits if hit.rule.id == TRACEBACK_RULE]
+        chains: list[traceback.Chain] = []
+        for hit in headers[-CHAINS_MAX:]:
+            if any(chain.first_line < hit.line <= chain.last_line and chain.rank == hit.rank for chain in chains):
+                continue
+            chain = traceback.parse(self.log, hit.offset, hit.line, hit.rank)
+            if chain is not None:
+                chains.append(chain)
+        return chains
+
+    def _final_chains(self, chains: Sequence[traceback.Chain]) -> list[traceback.Chain]:
+        """The last traceback of each rank, where nothing went on after it."""
+        last = {chain.rank: chain for chain in chains}
+        return [chain for chain in last.values() if not self._went_on(chain.last_line, chain.offset)]
+
+    def _survived(self, hit: Hit) -> bool:
+        return self._went_on(hit.line, hit.offset)
+
+    def _went_on(self, line: int, offset: int) -> bool:
+        """Whether training went on after a place in the log."""
+        if line not in self._progress_after:
+            self._progress_after[line] = any(
+                number > 0 and _PROGRESS.search(text) and not _TROUBLE.search(text)
+                for number, text in self._lines_after(line, offset)
+            )
+        return self._progress_after[line]
+
+    def _lines_after(self, line: int, offset: int) -> Iterable[tuple[int, str]]:
+        # ``offset`` may be that of a chain's first line; what belongs to the traceback itself is no progress.
+        for number, text in lines_from(self.log, offset, AFTER_BYTES):
+            yield number, "" if text.startswith(" ") else text
+
+    def _lasts(self, hit: Hit) -> bool:
+        """Whether nothing after a match shows a finite loss again."""
+        return not any(
+            number > 0 and _FINITE_LOSS.search(text) and "nan" not in text.lower()
+            for number, text in lines_from(self.log, hit.offset, AFTER_BYTES)
+        )
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _success(self) -> Diagnosis:
+        """Exit code 0: what the log shows is a warning, unless a rule says that such an end is none."""
+        for hit in reversed(self.scan.hits):
+            if hit.rule.with_success and (not hit.rule.lasting or self._lasts(hit)) and not self._survived_quietly(hit):
+                found = self._from(Candidate(hit, float(hit.rule.level)), [Candidate(hit, float(hit.rule.level))])
+                return replace(found, confidence=min(found.confidence, 0.8))
+        answer = ending.success(self.facts, self.rules)
+        warnings = list(answer.warnings)
+        for chain in self._final_chains(self._chains()):
+            error = chain.exceptions[-1]
+            warnings.append(f"line {error.line}: {error.name} was not caught, but the exit code is 0")
+        return replace(answer, warnings=tuple(warnings[:3]))
+
+    def _survived_quietly(self, hit: Hit) -> bool:
+        return not hit.rule.lasting and self._survived(hit)
+
+    def _with_evidence(self, answer: Diagnosis, best: Candidate | None) -> Diagnosis:
+        """An answer from facts, with the most telling line of the log beside it."""
+        if best is None:
+            return answer
+        same = best.hit.rule.cls == answer.cls
+        line = _evidence(best.hit, "root" if same else "cascade")
+        return replace(
+            answer,
+            root=line if same else answer.root,
+            evidence=(line, *answer.evidence) if same else (*answer.evidence, line),
+        )
+
+    def _from(self, best: Candidate, candidates: Sequence[Candidate]) -> Diagnosis:
+        hit = best.hit
+        cls = self.rules.classes[hit.rule.cls]
+        groups = self.rules.groups(hit.rule, hit.text)
+        others = sorted(
+            (c for c in candidates if c.hit.line != hit.line and c.level > 0),
+            key=lambda c: (-c.level, c.hit.line),
+        )
+        evidence = [_evidence(hit, "root")]
+        for other in others:
+            role = "confirmation" if other.hit.rule.cls == hit.rule.cls else "cascade"
+            if len(evidence) < EVIDENCE_MAX and all(e.line != other.hit.line for e in evidence):
+                evidence.append(_evidence(other.hit, role))
+        return Diagnosis(
+            cls.name,
+            cls.family,
+            _confidence(best, others),
+            _summary(cls, hit, groups),
+            evidence[0],
+            tuple(evidence),
+            (*(_filled(template, groups) for template in hit.rule.suggest), *cls.advice),
+            cls.retryable,
+            cls.node_suspect,
+        )
+
+
+TRACEBACK_RULE = "python.traceback"
+
+
+def _best(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The highest level; among equals the first to appear."""
+    return min(candidates, key=lambda c: (-c.level, c.hit.offset, c.hit.rule.id), default=None)
+
+
+def _around(hit: Hit, chains: Sequence[traceback.Chain]) -> traceback.Chain | None:
+    for chain in chains:
+        if chain.first_line <= hit.line <= chain.last_line + 1 and (hit.rank is None or hit.rank == chain.rank):
+            return chain
+    return None
+
+
+def _settles(chain: traceback.Chain, hits: Sequence[Hit], earlier: Hit) -> bool:
+    """Whether a final traceback of the same rank names a cause of its own, so that what stood before it does not count."""
+    if earlier.line >= chain.first_line or (earlier.rank is not None and earlier.rank != chain.rank):
+        return False
+    return any(
+        chain.first_line <= hit.line <= chain.last_line and hit.rule.level >= LEVELS["exception"] for hit in hits
+    )
+
+
+def _evidence(hit: Hit, role: str) -> Evidence:
+    return Evidence(hit.line, shorten(hit.text), hit.rule.cls, role, hit.rank)  # type: ignore[arg-type]
+
+
+def _filled(template: str, groups: dict[str, str]) -> str:
+    """A template with the match's groups; a group that did not match is left out with its brackets."""
+    text = re.sub(r"\[([^\[\]]*)\]", lambda part: _optional(part[1], groups), template)
+    return re.sub(r"\{(\w+)\}", lambda name: groups.get(name[1], "?"), text)
+
+
+def _optional(part: str, groups: dict[str, str]) -> str:
+    names = re.findall(r"\{(\w+)\}", part)
+    return part if all(name in groups for name in names) else ""
+
+
+def _summary(cls: FailureClass, hit: Hit, groups: dict[str, str]) -> str:
+    if hit.rule.summary:
+        return shorten(_filled(hit.rule.summary, groups), 200)
+    _, text = unprefixed(hit.text)
+    return shorten(text.strip() or cls.meaning, 200)
+
+
+def _confidence(best: Candidate, others: Sequence[Candidate]) -> float:
+    """How sure this is: less for symptoms, and where another class says as much."""
+    base = {4: 0.97, 3: 0.93, 2: 0.85, 1: 0.6, 0: 0.4}[max(min(int(best.level), 4), 0)]
+    rivals = {c.hit.rule.cls for c in others if c.level >= best.level and c.hit.rule.cls != best.hit.rule.cls}
+    return round(base - min(0.1 * len(rivals), 0.3), 2)

@@ -1,0 +1,263 @@
+"""Classes and rules as data: TOML files beside the engine, and a user's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import re2
+
+from gpualert.diagnosis import literals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CLASSES_FILE = os.path.join(HERE, "classes.toml")
+RULES_DIRECTORY = os.path.join(HERE, "rules")
+
+LEVELS = {"evidence": 4, "cause": 3, "exception": 2, "symptom": 1, "wrapper": 0}
+"""How much a rule's match says: a kernel's or driver's own word; a cause; an exception that may have been wrapped; what
+mostly follows a cause elsewhere; what always does."""
+
+_CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}
+_RULE_KEYS = {"id", "class", "pattern", "level", "positive", "negative", "summary", "suggest"}
+_RULE_KEYS |= {"with_success", "lasting", "unless"}
+
+
+class RuleError(Exception):
+    """A rule file is wrong; the message names file, rule and key."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureClass:
+    """One class of the taxonomy.
+
+    Attributes:
+        name: Its name (``cuda_oom``).
+        family: Its family (``gpu``).
+        paper: The paper's class for it; empty where it has none.
+        meaning: What it means, one sentence.
+        advice: What to do, most useful first.
+        retryable: A retry without any change may succeed.
+        node_suspect: The node is suspect.
+        symptom: It mostly follows a cause elsewhere.
+    """
+
+    name: str
+    family: str
+    paper: str = ""
+    meaning: str = ""
+    advice: tuple[str, ...] = ()
+    retryable: bool = False
+    node_suspect: bool = False
+    symptom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one form of a class is recognised in a line of the log.
+
+    Attributes:
+        id: Its name, unique among all rules.
+        cls: The class it speaks for.
+        pattern: A regular expression (RE2), searched in a line without escapes.
+        level: How much a match says, see ``LEVELS``.
+        positive: Lines that it must match.
+        negative: Lines that it must not match.
+        summary: A template for the summary, with the pattern's named groups.
+        suggest: Templates for suggestions that come before the class's advice.
+        with_success: It also speaks when the exit code is 0.
+        lasting: A match counts only when it still held at the end (NaN that stays).
+        unless: A pattern; lines that match it too do not count.
+        source: The file it comes from.
+    """
+
+    id: str
+    cls: str
+    pattern: str
+    level: int
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
+    summary: str = ""
+    suggest: tuple[str, ...] = ()
+    with_success: bool = False
+    lasting: bool = False
+    unless: str = ""
+    source: str = field(default="", compare=False)
+
+
+def _check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise RuleError(f"{where}: unknown key '{unknown[0]}' (known: {', '.join(sorted(known))})")
+
+
+def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    value = table.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise RuleError(f"{where}: {key} must be a list of texts")
+    return tuple(value)
+
+
+def _text(table: Mapping[str, Any], key: str, where: str, default: str = "") -> str:
+    value = table.get(key, default)
+    if not isinstance(value, str):
+        raise RuleError(f"{where}: {key} must be a text")
+    return value
+
+
+def _flag(table: Mapping[str, Any], key: str, where: str) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise RuleError(f"{where}: {key} must be true or false")
+    return value
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise RuleError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RuleError(f"{path}: is not valid TOML ({error})") from None
+
+
+def _class(name: str, table: Mapping[str, Any], path: str) -> FailureClass:
+    where = f"{path}: class {name}"
+    _check_keys(table, _CLASS_KEYS, where)
+    if not _text(table, "family", where):
+        raise RuleError(f"{where}: family is missing")
+    return FailureClass(
+        name,
+        _text(table, "family", where),
+        _text(table, "paper", where),
+        _text(table, "meaning", where),
+        _texts(table, "advice", where),
+        _flag(table, "retryable", where),
+        _flag(table, "node_suspect", where),
+        _flag(table, "symptom", where),
+    )
+
+
+def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: str) -> Rule:
+    where = f"{path}: rule {table.get('id', '?')}"
+    _check_keys(table, _RULE_KEYS, where)
+    for key in ("id", "class", "pattern"):
+        if not _text(table, key, where):
+            raise RuleError(f"{where}: {key} is missing")
+    cls = table["class"]
+    if cls not in classes:
+        raise RuleError(f"{where}: class '{cls}' is unknown (define it under [class.{cls}])")
+    level = _text(table, "level", where, "symptom" if classes[cls].symptom else "cause")
+    if level not in LEVELS:
+        raise RuleError(f"{where}: level must be one of {', '.join(LEVELS)}, not '{level}'")
+    rule = Rule(
+        table["id"],
+        cls,
+        table["pattern"],
+        LEVELS[level],
+        _texts(table, "positive", where),
+        _texts(table, "negative", where),
+        _text(table, "summary", where),
+        _texts(table, "suggest", where),
+        _flag(table, "with_success", where),
+        _flag(table, "lasting", where),
+        _text(table, "unless", where),
+        path,
+    )
+    for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless)):
+        if pattern:
+            _check_pattern(pattern, f"{where}: {key}")
+    if literals.required(rule.pattern) is None:
+        raise RuleError(f"{where}: pattern needs some fixed text of at least {literals.MIN_LENGTH} characters")
+    return rule
+
+
+def _check_pattern(pattern: str, where: str) -> None:
+    try:
+        re2.compile(pattern)
+        literals.required(pattern)
+    except (re2.error, re.error) as error:
+        raise RuleError(f"{where}: is not a valid pattern ({error})") from None
+
+
+class Rulebook:
+    """All classes and rules.
+
+    Attributes:
+        classes: Classes by name.
+        rules: The rules; later files' rules replace earlier ones of the same id.
+    """
+
+    def __init__(self, classes: Mapping[str, FailureClass], rules: Iterable[Rule]) -> None:
+        self.classes = dict(classes)
+        self.rules = list({rule.id: rule for rule in rules}.values())
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def load(cls, extra: tuple[str, ...] = ()) -> Rulebook:
+        """The rules that come with gpualert, and those in the directories ``extra``.
+
+        Raises:
+            RuleError: A file is wrong.
+        """
+        classes = {name: _class(name, table, CLASSES_FILE) for name, table in _read(CLASSES_FILE).items()}
+        rules: list[Rule] = []
+        for directory in (RULES_DIRECTORY, *extra):
+            try:
+                names = sorted(name for name in os.listdir(directory) if name.endswith(".toml"))
+            except OSError as error:
+                raise RuleError(f"{directory}: cannot be read ({error.strerror})") from None
+            for name in names:
+                path = os.path.join(directory, name)
+                tree = _read(path)
+                _check_keys(tree, {"class", "rule"}, path)
+                for class_name, table in tree.get("class", {}).items():
+                    classes[class_name] = _class(class_name, table, path)
+                rules += [_rule(table, classes, path) for table in tree.get("rule", [])]
+        return cls(classes, rules)
+
+    @cached_property
+    def trigger(self) -> Any:
+        """One pattern over bytes that matches wherever any rule may."""
+        words = {word for rule in self.rules for word in literals.required(rule.pattern) or ()}
+        # A word that contains another adds nothing.
+        kept = [word for word in words if not any(other != word and other in word for other in words)]
+        options = re2.Options()
+        options.case_sensitive = False
+        options.max_mem = 64 << 20
+        alternatives = "|".join(re2.escape(word) for word in sorted(kept))
+        return re2.compile(alternatives.encode("utf-8"), options)
+
+    @cached_property
+    def _set(self) -> Any:
+        options = re2.Options()
+        options.max_mem = 64 << 20
+        made = re2.Set.SearchSet(options)
+        for rule in self.rules:
+            made.Add(rule.pattern)
+        made.Compile()
+        return made
+
+    @cached_property
+    def _unless(self) -> dict[int, Any]:
+        return {number: re2.compile(rule.unless) for number, rule in enumerate(self.rules) if rule.unless}
+
+    def matches(self, line: str) -> list[Rule]:
+        """The rules that a line matches."""
+        return [
+            self.rules[number]
+            for number in self._set.Match(line) or ()
+            if number not in self._unless or not self._unless[number].search(line)
+        ]
+
+    def groups(self, rule: Rule, line: str) -> dict[str, str]:
+        """The named groups of a rule's match in a line; empty where it does not match."""
+        found = re2.search(rule.pattern, line)
+        return {} if found is None else {key: value for key, value in found.groupdict().items() if value is not None}

@@ -1,0 +1,63 @@
+"""Log text as a person would read it: without terminal escapes, and with the prefixes of launchers understood."""
+
+from __future__ import annotations
+
+import re
+
+LINE_MAX = 2000
+"""Characters of a line that matter; longer ones are cut around what matched."""
+
+# ECMA-48 control sequences, operating system commands (titles, links), and two-character escapes.
+_ESCAPES = re.compile(r"\x1b\[[0-9;:?<=>]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+# Each takes one prefix off the start of a line; group 1, where there is one, is the rank.
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\[rank: ?(\d+)\]:?\s?",  # Lightning
+        r"\[rank(\d+)\]:(?:\[[EWI]\d{3,4}[^\]]*\])?\s?",  # torch.distributed
+        r"\[(?:default|trainer|worker)(\d+)\]:\s?",  # torchrun --tee
+        r"\[\d+,(\d+)\]<std(?:out|err)>:\s?",  # Open MPI --tag-output
+        r"\[(?:pod|container)/[^\]\s]+\]\s?",  # kubectl logs --prefix
+        r"\((?:pid|[\w.]+ pid)=\d+(?:, ip=[\d.]+)?\)\s?",  # Ray
+        r"(\d{1,5}): ",  # srun --label
+        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\s+",  # timestamps
+        r"\[\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]\s*",
+        r"\[\s*\d{1,8}\.\d{6}\]\s",  # the kernel's ring buffer
+    )
+)
+_RANK_INSIDE = re.compile(r"\[[Rr]ank[ :]{0,2}(\d+)\]|\bRank (\d+)\]")
+
+
+def clean(raw: bytes) -> str:
+    """A line without escapes and control characters; broken UTF-8 becomes U+FFFD."""
+    text = raw.decode("utf-8", "replace")
+    if not text.isprintable():
+        text = _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\t", "    "))
+    return text.rstrip()
+
+
+def unprefixed(text: str) -> tuple[int | None, str]:
+    """A line's rank, where a prefix tells it, and the line without its prefixes."""
+    rank: int | None = None
+    for _ in range(4):
+        for pattern in _PREFIXES:
+            found = pattern.match(text)
+            if found:
+                if pattern.groups and found.group(1) is not None:
+                    rank = int(found.group(1))
+                text = text[found.end() :]
+                break
+        else:
+            break
+    if rank is None:
+        inside = _RANK_INSIDE.search(text[:200])
+        if inside:
+            rank = int(inside.group(1) or inside.group(2))
+    return rank, text
+
+
+def shorten(text: str, limit: int = 300) -> str:
+    """At most ``limit`` characters."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
