@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpualert.diagnosis.rulebook import Rulebook
 
 CERTAIN = 0.95
+TIMEOUT_CODE = 124
 NEAR_LIMIT = 0.92
 """Memory at this share of its limit, just before a supervisor died with its job, points to the out-of-memory killer."""
 
@@ -109,6 +110,15 @@ def from_facts(facts: Facts, rules: Rulebook) -> Diagnosis | None:
     return _by_signal(facts, rules)
 
 
+def outranked_from(answer: Diagnosis | None) -> float:
+    """From which level on text says more than these facts: an abort mostly follows what the log names.
+
+    Args:
+        answer: What the facts say.
+    """
+    return 1.0 if answer is not None and answer.cls == "native_abort" else 2.0
+
+
 def _by_signal(facts: Facts, rules: Rulebook) -> Diagnosis | None:
     stop = next((number for number in facts.forwarded if number in _STOPPED), None)
     if stop is not None and not succeeded(facts):
@@ -150,6 +160,9 @@ def unexplained(facts: Facts, rules: Rulebook) -> Diagnosis:
             "a grace period that was over, a hard limit, or a person"
         )
         return _answer(rules, "unknown", 0.5, text, "wait status: SIGKILL")
+    if facts.exit_code == TIMEOUT_CODE and facts.signal is None:
+        text = "exit code 124, as timeout(1) gives when its limit was reached"
+        return _answer(rules, "terminated", 0.6, text, "exit code 124")
     how = f"exit code {facts.exit_code}" if facts.exit_code is not None else "no exit status"
     if facts.signal is not None:
         how = name_of(facts.signal)

@@ -89,11 +89,25 @@ class _Case:
             return self._success()
         candidates = self._candidates()
         best = _best(candidates)
-        if by_facts is not None and (best is None or best.level < LEVELS["exception"] or self._overruled(best)):
+        enough = ending.outranked_from(by_facts)
+        if by_facts is not None and (best is None or best.level < enough or self._overruled(best)):
             return self._with_evidence(by_facts, best)
         if best is None or best.level <= LEVELS["wrapper"]:
+            best = self._last_resort()
+            if best is not None:
+                return replace(self._from(best, []), confidence=0.45)
+        if best is None:
             return self._with_evidence(ending.unexplained(self.facts, self.rules), best)
         return self._from(best, candidates)
+
+    def _last_resort(self) -> Candidate | None:
+        """The last uncaught exception, although output went on after it: a buffered stream comes out late."""
+        chains = self._chains()
+        if not chains:
+            return None
+        last = chains[-1]
+        inside = [h for h in self.scan.hits if last.first_line <= h.line <= last.last_line and h.rank == last.rank]
+        return _best([Candidate(hit, hit.rule.level) for hit in inside if hit.rule.level > LEVELS["wrapper"]])
 
     def _overruled(self, best: Candidate) -> bool:
         """Whether what the facts say explains the matched text away (a stop signal and the errors it makes)."""
@@ -108,7 +122,10 @@ class _Case:
         chains = self._chains()
         final = self._final_chains(chains)
         listed = []
+        exact = {hit.offset for hit in self.scan.hits if hit.rule.level not in (LEVELS["generic"], LEVELS["wrapper"])}
         for hit in self.scan.hits:
+            if hit.rule.level == LEVELS["generic"] and hit.offset in exact:
+                continue  # the same line says something more exact
             if ending.impossible(hit.rule.cls, self.facts):
                 continue
             if hit.rule.lasting and not self._lasts(hit):
@@ -147,11 +164,11 @@ class _Case:
         if line not in self._progress_after:
             self._progress_after[line] = any(
                 number > 0 and _PROGRESS.search(text) and not _TROUBLE.search(text)
-                for number, text in self._lines_after(line, offset)
+                for number, text in self._lines_after(offset)
             )
         return self._progress_after[line]
 
-    def _lines_after(self, line: int, offset: int) -> Iterable[tuple[int, str]]:
+    def _lines_after(self, offset: int) -> Iterable[tuple[int, str]]:
         # ``offset`` may be that of a chain's first line; what belongs to the traceback itself is no progress.
         for number, text in lines_from(self.log, offset, AFTER_BYTES):
             yield number, "" if text.startswith(" ") else text
@@ -219,6 +236,7 @@ class _Case:
         )
 
 
+_CERTAINTY = (0.4, 0.7, 0.85, 0.93, 0.97)
 TRACEBACK_RULE = "python.traceback"
 
 
@@ -235,12 +253,10 @@ def _around(hit: Hit, chains: Sequence[traceback.Chain]) -> traceback.Chain | No
 
 
 def _settles(chain: traceback.Chain, hits: Sequence[Hit], earlier: Hit) -> bool:
-    """Whether a final traceback of the same rank names a cause of its own, so that what stood before it does not count."""
+    """Whether a final traceback of the same rank names a cause of its own, so that what came before does not count."""
     if earlier.line >= chain.first_line or (earlier.rank is not None and earlier.rank != chain.rank):
         return False
-    return any(
-        chain.first_line <= hit.line <= chain.last_line and hit.rule.level >= LEVELS["exception"] for hit in hits
-    )
+    return any(chain.first_line <= hit.line <= chain.last_line and hit.rule.level >= LEVELS["generic"] for hit in hits)
 
 
 def _evidence(hit: Hit, role: str) -> Evidence:
@@ -267,6 +283,6 @@ def _summary(cls: FailureClass, hit: Hit, groups: dict[str, str]) -> str:
 
 def _confidence(best: Candidate, others: Sequence[Candidate]) -> float:
     """How sure this is: less for symptoms, and where another class says as much."""
-    base = {4: 0.97, 3: 0.93, 2: 0.85, 1: 0.6, 0: 0.4}[max(min(int(best.level), 4), 0)]
+    base = _CERTAINTY[max(min(int(best.level), 4), 0)]
     rivals = {c.hit.rule.cls for c in others if c.level >= best.level and c.hit.rule.cls != best.hit.rule.cls}
     return round(base - min(0.1 * len(rivals), 0.3), 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 KEEP_FIRST, KEEP_LAST = 12, 40
 """How many matches of one rule are kept from the start of the log, and from its end."""
+
+_SOURCE_LINE = re.compile(
+    r"\s{2,}(?:raise|except|return|assert|if|elif|with|from|import|def|class|logger|log|warnings)\b"
+)
 
 LogSource = BinaryIO | bytes | str | os.PathLike[str]
 
@@ -104,9 +109,14 @@ class Scan:
 
     def _look_at(self, raw: bytes, offset: int, line: int) -> None:
         text = clean(raw)
-        for rule in self._look(text):
-            rank, _ = unprefixed(text)
-            self._keep(Hit(rule, line, offset, text, rank))
+        rank, bare = unprefixed(text)
+        if _SOURCE_LINE.match(bare):
+            return  # a frame quotes the program; what it says there did not happen there
+        # A structured logger puts a whole traceback into one string.
+        pieces = text.split("\\n") if "\\n" in text and "Traceback" in text else (text,)
+        for piece in pieces:
+            for rule in self._look(piece):
+                self._keep(Hit(rule, line, offset, piece, rank))
 
     def _keep(self, hit: Hit) -> None:
         first = self._first.setdefault(hit.rule.id, [])

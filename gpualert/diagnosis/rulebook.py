@@ -20,9 +20,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CLASSES_FILE = os.path.join(HERE, "classes.toml")
 RULES_DIRECTORY = os.path.join(HERE, "rules")
 
-LEVELS = {"evidence": 4, "cause": 3, "exception": 2, "symptom": 1, "wrapper": 0}
-"""How much a rule's match says: a kernel's or driver's own word; a cause; an exception that may have been wrapped; what
-mostly follows a cause elsewhere; what always does."""
+LEVELS = {"evidence": 4.0, "cause": 3.0, "exception": 2.0, "generic": 1.5, "symptom": 1.0, "wrapper": 0.0}
+"""How much a rule's match says: a kernel's or driver's own word; a cause; an exception that may have been wrapped; an
+exception of which only the name is known; what mostly follows a cause elsewhere; what always does."""
 
 _CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}
 _RULE_KEYS = {"id", "class", "pattern", "level", "positive", "negative", "summary", "suggest"}
@@ -80,7 +80,7 @@ class Rule:
     id: str
     cls: str
     pattern: str
-    level: int
+    level: float
     positive: tuple[str, ...]
     negative: tuple[str, ...]
     summary: str = ""
