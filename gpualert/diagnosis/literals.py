@@ -10,7 +10,7 @@ MIN_LENGTH = 3
 
 
 def required(pattern: str) -> list[str] | None:
-    """Lower-case literals of which every match of ``pattern`` contains at least one.
+    """Literals of which every match of ``pattern`` contains at least one.
 
     Args:
         pattern: A regular expression in the syntax that Python's ``re`` and RE2 share.
@@ -30,7 +30,7 @@ def _of_sequence(items: list[Any]) -> list[str] | None:
     run = ""
     for operation, argument in [*items, (None, None)]:
         if operation is constants.LITERAL:
-            run += chr(argument).lower()
+            run += chr(argument)
             continue
         if run:
             options.append([run])

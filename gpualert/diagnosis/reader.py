@@ -109,13 +109,16 @@ class Scan:
 
     def _look_at(self, raw: bytes, offset: int, line: int) -> None:
         text = clean(raw)
-        rank, bare = unprefixed(text)
-        if _SOURCE_LINE.match(bare):
-            return  # a frame quotes the program; what it says there did not happen there
         # A structured logger puts a whole traceback into one string.
         pieces = text.split("\\n") if "\\n" in text and "Traceback" in text else (text,)
         for piece in pieces:
-            for rule in self._look(piece):
+            matched = self._look(piece)
+            if not matched:
+                continue
+            rank, bare = unprefixed(text)
+            if _SOURCE_LINE.match(bare):
+                return  # a frame quotes the program; what it says there did not happen there
+            for rule in matched:
                 self._keep(Hit(rule, line, offset, piece, rank))
 
     def _keep(self, hit: Hit) -> None:

@@ -26,7 +26,7 @@ exception of which only the name is known; what mostly follows a cause elsewhere
 
 _CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}
 _RULE_KEYS = {"id", "class", "pattern", "level", "positive", "negative", "summary", "suggest"}
-_RULE_KEYS |= {"with_success", "lasting", "unless"}
+_RULE_KEYS |= {"with_success", "lasting", "unless", "trigger"}
 
 
 class RuleError(Exception):
@@ -74,6 +74,7 @@ class Rule:
         with_success: It also speaks when the exit code is 0.
         lasting: A match counts only when it still held at the end (NaN that stays).
         unless: A pattern; lines that match it too do not count.
+        trigger: A cheaper pattern that matches wherever ``pattern`` may; derived from its fixed text when empty.
         source: The file it comes from.
     """
 
@@ -88,6 +89,7 @@ class Rule:
     with_success: bool = False
     lasting: bool = False
     unless: str = ""
+    trigger: str = ""
     source: str = field(default="", compare=False)
 
 
@@ -169,12 +171,13 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
         _flag(table, "with_success", where),
         _flag(table, "lasting", where),
         _text(table, "unless", where),
+        _text(table, "trigger", where),
         path,
     )
-    for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless)):
+    for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless), ("trigger", rule.trigger)):
         if pattern:
             _check_pattern(pattern, f"{where}: {key}")
-    if literals.required(rule.pattern) is None:
+    if not rule.trigger and literals.required(rule.pattern) is None:
         raise RuleError(f"{where}: pattern needs some fixed text of at least {literals.MIN_LENGTH} characters")
     return rule
 
@@ -226,14 +229,20 @@ class Rulebook:
     @cached_property
     def trigger(self) -> Any:
         """One pattern over bytes that matches wherever any rule may."""
-        words = {word for rule in self.rules for word in literals.required(rule.pattern) or ()}
+        exact: set[str] = set()
+        folded: set[str] = set()
+        for rule in self.rules:
+            words = folded if "(?i" in rule.pattern else exact
+            words.update(() if rule.trigger else literals.required(rule.pattern) or ())
         # A word that contains another adds nothing.
-        kept = [word for word in words if not any(other != word and other in word for other in words)]
+        folded = {word for word in folded if not any(other != word and other in word for other in folded)}
+        exact = {word for word in exact if not any(other != word and other in word for other in exact)}
+        parts = [rule.trigger for rule in self.rules if rule.trigger]
+        parts += [re2.escape(word) for word in sorted(exact)]
+        parts += [f"(?i:{re2.escape(word)})" for word in sorted(folded)]
         options = re2.Options()
-        options.case_sensitive = False
         options.max_mem = 64 << 20
-        alternatives = "|".join(re2.escape(word) for word in sorted(kept))
-        return re2.compile(alternatives.encode("utf-8"), options)
+        return re2.compile("|".join(parts).encode("utf-8"), options)
 
     @cached_property
     def _set(self) -> Any:
