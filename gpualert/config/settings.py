@@ -1,0 +1,136 @@
+"""The settings as pydantic models: the names are the keys of the TOML file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+from gpualert.supervisor.values import parse_duration, parse_size
+
+
+def _duration(value: Any) -> Any:
+    """Seconds from a text such as ``3h12m``."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_duration(value)
+    except ValueError:
+        raise ValueError("must be a duration such as 90s, 30m or 3h12m") from None
+
+
+def _size(value: Any) -> Any:
+    """Bytes from a text such as ``25MB``."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_size(value)
+    except ValueError:
+        raise ValueError("must be a size such as 500MB or 2GiB") from None
+
+
+def _listed(value: Any) -> Any:
+    """A list from a text with commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Duration = Annotated[float, BeforeValidator(_duration), Field(ge=0, le=1e10)]
+Size = Annotated[int, BeforeValidator(_size), Field(ge=0)]
+Listed = Annotated[list[str], BeforeValidator(_listed)]
+
+
+class Section(BaseModel):
+    """A section of the file; unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Log(Section):
+    """``[log]``: where runs are kept, and how much of their output."""
+
+    dir: str | None = None
+    max_bytes: Size = 2 << 30
+
+
+class Kubernetes(Section):
+    """``[kubernetes]``."""
+
+    termination_log: str | None = None
+
+
+class Notify(Section):
+    """``[notify]``."""
+
+    when: Literal["failure", "always", "never"] = "failure"
+
+
+class Email(Section):
+    """``[email]``: whom to mail, and who says so."""
+
+    to: Listed = []
+    from_: str | None = Field(default=None, alias="from")
+
+
+class Smtp(Section):
+    """``[smtp]``: the server that takes the mail.
+
+    A password comes from ``password_file`` or ``GPUALERT_SMTP_PASSWORD``; in the file itself it is a mistake.
+    """
+
+    host: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    username: str | None = None
+    password: SecretStr | None = Field(default=None, exclude=True)
+    password_file: str | None = None
+    ca_file: str | None = None
+    helo: str | None = None
+    timeout: Duration = 10.0
+
+
+class Artifacts(Section):
+    """``[artifacts]``: what goes along with the mail."""
+
+    include: Listed = []
+    root: str | None = None
+    max_file: Size = 10_000_000
+    max_total: Size = 20_000_000
+
+
+class Run(Section):
+    """``[run]``: how the command is run."""
+
+    timeout: Duration | None = None
+    kill_after: Duration = 30.0
+    signal_group: bool = False
+    tty: Literal["auto", "always", "never"] = "auto"
+    env_hints: bool = True
+    orphan_grace: Duration = 0.0
+
+
+class Report(Section):
+    """``[report]``."""
+
+    deadline: Duration = 20.0
+
+
+class Diagnosis(Section):
+    """``[diagnosis]``: directories with rules of your own."""
+
+    rules: Listed = []
+
+
+class Settings(Section):
+    """Everything."""
+
+    name: str | None = None
+    log: Log = Log()
+    kubernetes: Kubernetes = Kubernetes()
+    notify: Notify = Notify()
+    email: Email = Email()
+    smtp: Smtp = Smtp()
+    artifacts: Artifacts = Artifacts()
+    run: Run = Run()
+    report: Report = Report()
+    diagnosis: Diagnosis = Diagnosis()
+    dry_run: bool = Field(default=False, exclude=True)
