@@ -17,7 +17,7 @@ MAX_JSON = 16 << 20
 MAX_RUNS = 1000
 
 
-class NoSuchRun(Exception):
+class NoSuchRunError(Exception):
     """No run has that name; the message says what to do."""
 
 
@@ -128,25 +128,25 @@ def find(name: str, directories: list[str]) -> Run:
         directories: The log directories to look in.
 
     Raises:
-        NoSuchRun: There is none, or more than one.
+        NoSuchRunError: There is none, or more than one.
     """
     if os.sep in name or name in (".", "..") or os.path.isfile(os.path.join(name, RUN)):
         if os.path.isfile(os.path.join(name, RUN)):
             return Run.read(name)
-        raise NoSuchRun(f"{name} is not a run directory (it has no {RUN})")
+        raise NoSuchRunError(f"{name} is not a run directory (it has no {RUN})")
     found = [os.path.join(directory, run) for directory in directories for run in run_ids(directory)]
     if name == "latest":
         if not found:
             where = ", ".join(directories) or "the usual places"
-            raise NoSuchRun(f"there is no run in {where} (--log-dir says where to look)")
+            raise NoSuchRunError(f"there is no run in {where} (--log-dir says where to look)")
         return Run.read(max(found, key=os.path.basename))
     matching = [path for path in found if os.path.basename(path).startswith(name)]
     matching = matching or [path for path in found if name in os.path.basename(path)]
     if not matching:
-        raise NoSuchRun(f"no run is called {name} (gpualert runs lists them; --log-dir says where to look)")
+        raise NoSuchRunError(f"no run is called {name} (gpualert runs lists them; --log-dir says where to look)")
     if len(matching) > 1 and os.path.basename(matching[0]) != name:
         shown = ", ".join(os.path.basename(path) for path in matching[:3])
-        raise NoSuchRun(f"{name} fits {len(matching)} runs ({shown}, ...): give more of the id")
+        raise NoSuchRunError(f"{name} fits {len(matching)} runs ({shown}, ...): give more of the id")
     return Run.read(matching[0])
 
 
@@ -176,11 +176,12 @@ def output(run: Run, offset: int = 0, entry: int = 0) -> Iterator[Piece]:
     with open(run.log_path, "rb") as log:
         log.seek(offset)
         for at_us, stream, length in _records(run, entry):
-            while length > 0:
-                data = log.read(min(length, 1 << 20))
+            left = length
+            while left > 0:
+                data = log.read(min(left, 1 << 20))
                 if not data:
                     return
-                length -= len(data)
+                left -= len(data)
                 yield Piece(at_us, stream, data)
         while data := log.read(1 << 20):
             yield Piece(None, None, data)

@@ -1,0 +1,125 @@
+"""Making the report: facts and log in, one plain object out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gpualert import __version__
+from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
+
+if TYPE_CHECKING:
+    from gpualert.diagnosis import Diagnosis
+    from gpualert.rundir.reader import Run
+    from gpualert.supervisor.redaction import Redaction
+
+SCHEMA = 1
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _time(value: Any) -> float | None:
+    """Seconds since 1970 of an RFC 3339 text."""
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except ValueError:
+        return None
+
+
+def facts_of(run: Run) -> Facts:
+    """The facts of a run, from its files; whatever is missing or malformed is unknown.
+
+    Args:
+        run: The run.
+    """
+    end = run.exit or {}
+    group = end.get("cgroup") if isinstance(end.get("cgroup"), dict) else {}
+    error = end.get("launch_error") if isinstance(end.get("launch_error"), dict) else {}
+    forwarded = end.get("forwarded") if isinstance(end.get("forwarded"), list) else []
+    argv = run.facts.get("argv") if isinstance(run.facts.get("argv"), list) else []
+    last, ended = _time(end.get("last_output_at")), _time(end.get("ended_at"))
+    return Facts(
+        exit_code=_whole(end.get("exit_code")),
+        signal=_whole(end.get("signal")),
+        argv=tuple(str(argument) for argument in argv),
+        forwarded=tuple(number for number in forwarded if isinstance(number, int)),
+        timed_out=bool(end.get("timed_out")),
+        timeout_s=_real(end.get("timeout_s")),
+        launch_error=str(error["message"]) if error and error.get("message") else None,
+        launch_errno=_whole(error.get("errno")) if error else None,
+        oom_kills=_whole(group.get("oom_kill")) or 0,
+        memory_limit=_whole(group.get("memory_limit")),
+        memory_peak=_whole(group.get("memory_peak")),
+        memory_last=_whole(group.get("memory_last")),
+        pids_max_events=_whole(group.get("pids_max_events")) or 0,
+        interrupted=bool(end.get("interrupted")),
+        duration_s=_real(end.get("duration_s")),
+        silent_s=max(ended - last, 0.0) if last is not None and ended is not None else None,
+        rank=_whole(run.facts.get("rank")),
+        world_size=_whole(run.facts.get("world_size")),
+        node=str(run.facts["node"]) if run.facts.get("node") else None,
+    )
+
+
+def diagnosed(run: Run, rule_directories: list[str]) -> tuple[Diagnosis, list[str]]:
+    """The diagnosis of a run, and what went wrong on the way to it.
+
+    Args:
+        run: The run.
+        rule_directories: Directories with rules of the user's own.
+    """
+    trouble = []
+    try:
+        rules = Rulebook.load(tuple(rule_directories))
+    except RuleError as error:
+        trouble.append(f"{error}: own rules are ignored")
+        rules = Rulebook.load()
+    facts = facts_of(run)
+    try:
+        return diagnose(run.log_path, facts, rules=rules), trouble
+    except OSError as error:
+        trouble.append(f"cannot read {run.log_path} ({error.strerror}): diagnosed without the log")
+        return diagnose(b"", facts, rules=rules), trouble
+
+
+def masked(value: Any, redaction: Redaction) -> Any:
+    """A plain object with the secrets in all its texts masked."""
+    if isinstance(value, str):
+        return redaction.mask(value)
+    if isinstance(value, list):
+        return [masked(item, redaction) for item in value]
+    if isinstance(value, dict):
+        return {key: masked(item, redaction) for key, item in value.items()}
+    return value
+
+
+def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redaction) -> dict[str, Any]:
+    """The report as ``report.json`` holds it, before artifacts and notifications.
+
+    Args:
+        run: The run.
+        diagnosis: Why it ended as it did.
+        trouble: What went wrong inside gpualert.
+        redaction: Masks secrets in what is quoted.
+    """
+    said = (run.exit or {}).get("trouble")
+    report = {
+        "schema": SCHEMA,
+        "run": run.facts,
+        "exit": run.exit or {},
+        "diagnosis": diagnosis.as_dict(),
+        "artifacts": [],
+        "notifications": [],
+        "trouble": [*(said if isinstance(said, list) else []), *trouble],
+        "made_at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "gpualert": __version__,
+    }
+    found = masked(report, redaction)
+    assert isinstance(found, dict)  # noqa: S101  (mypy: a dict stays one)
+    return found

@@ -1,0 +1,59 @@
+"""How durations, sizes and endings read, everywhere in the same words."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+
+def duration(seconds: float | None) -> str:
+    """``3h12m``, ``4m07s``, ``12s`` or ``0.3s``."""
+    if seconds is None:
+        return "an unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{whole % 60:02d}s" if minutes else f"{whole}s"
+
+
+def size(count: float) -> str:
+    """``1.2 GiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""
+
+
+def ending(exit_facts: dict[str, Any]) -> str:
+    """``exit 1``, ``signal 9, SIGKILL`` or ``no exit status``."""
+    number = exit_facts.get("signal")
+    if isinstance(number, int):
+        try:
+            return f"signal {number}, {signal.Signals(number).name}"
+        except ValueError:
+            return f"signal {number}"
+    code = exit_facts.get("exit_code")
+    return f"exit {code}" if isinstance(code, int) else "no exit status"
+
+
+def printable(text: str) -> str:
+    """``text`` as one line with nothing in it that a terminal would act on."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def place(run: dict[str, Any]) -> str:
+    """``rank 3 of 8 on node gpu-17``; empty where nothing is known."""
+    parts = []
+    rank, world = run.get("rank"), run.get("world_size")
+    if isinstance(rank, int):
+        parts.append(f"rank {rank} of {world}" if isinstance(world, int) else f"rank {rank}")
+    node = run.get("node") or run.get("host")
+    if node:
+        parts.append(f"on {'node ' if run.get('node') else ''}{printable(str(node))}")
+    return " ".join(parts)
