@@ -24,6 +24,14 @@ def _real(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _row(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _time(value: Any) -> float | None:
     """Seconds since 1970 of an RFC 3339 text."""
     try:
@@ -39,10 +47,8 @@ def facts_of(run: Run) -> Facts:
         run: The run.
     """
     end = run.exit or {}
-    group = end.get("cgroup") if isinstance(end.get("cgroup"), dict) else {}
-    error = end.get("launch_error") if isinstance(end.get("launch_error"), dict) else {}
-    forwarded = end.get("forwarded") if isinstance(end.get("forwarded"), list) else []
-    argv = run.facts.get("argv") if isinstance(run.facts.get("argv"), list) else []
+    group, error = _table(end.get("cgroup")), _table(end.get("launch_error"))
+    forwarded, argv = _row(end.get("forwarded")), _row(run.facts.get("argv"))
     last, ended = _time(end.get("last_output_at")), _time(end.get("ended_at"))
     return Facts(
         exit_code=_whole(end.get("exit_code")),
@@ -51,8 +57,8 @@ def facts_of(run: Run) -> Facts:
         forwarded=tuple(number for number in forwarded if isinstance(number, int)),
         timed_out=bool(end.get("timed_out")),
         timeout_s=_real(end.get("timeout_s")),
-        launch_error=str(error["message"]) if error and error.get("message") else None,
-        launch_errno=_whole(error.get("errno")) if error else None,
+        launch_error=str(error["message"]) if error.get("message") else None,
+        launch_errno=_whole(error.get("errno")),
         oom_kills=_whole(group.get("oom_kill")) or 0,
         memory_limit=_whole(group.get("memory_limit")),
         memory_peak=_whole(group.get("memory_peak")),
@@ -114,6 +120,7 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
         "run": run.facts,
         "exit": run.exit or {},
         "diagnosis": diagnosis.as_dict(),
+        "silent_s": facts_of(run).silent_s,
         "artifacts": [],
         "notifications": [],
         "trouble": [*(said if isinstance(said, list) else []), *trouble],

@@ -1,0 +1,117 @@
+"""Answers for ``gpualert classify`` and ``gpualert explain``."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from gpualert.diagnosis.engine import diagnose
+from gpualert.diagnosis.model import Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpualert.diagnosis.rulebook import Rulebook
+
+MEMORY_MAX = 16 << 20
+
+
+class BatchError(Exception):
+    """A line of a batch is wrong; the message names it."""
+
+
+def seekable(stream: BinaryIO) -> BinaryIO:
+    """A stream that can seek, with what is left in ``stream``; large ones go to a temporary file.
+
+    Args:
+        stream: Standard input, for instance.
+    """
+    spooled = tempfile.SpooledTemporaryFile(max_size=MEMORY_MAX)  # noqa: SIM115  (the caller reads it)
+    while chunk := stream.read(1 << 20):
+        spooled.write(chunk)
+    spooled.seek(0)
+    return spooled  # type: ignore[return-value]
+
+
+def classify(source: str | BinaryIO, facts: Facts, rules: Rulebook, *, name: str) -> dict[str, Any]:
+    """The answer for one log.
+
+    Args:
+        source: A path, or a stream that can seek.
+        facts: What is known apart from the log.
+        rules: Classes and rules.
+        name: What the answer calls it.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    return {"path": name, **diagnose(source, facts, rules=rules).as_dict()}
+
+
+def _status(row: dict[str, Any], key: str, number: int) -> int | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 256:
+        raise BatchError(f"line {number}: {key} must be a number from 0 to 255, or null")
+    return value
+
+
+def batch(lines: Iterable[str], rules: Rulebook) -> Iterator[dict[str, Any]]:
+    """The answers for a batch, in its order.
+
+    Args:
+        lines: JSON objects ``{"id", "log", "exit_code", "signal"}``, one a line; empty lines are passed over.
+        rules: Classes and rules.
+
+    Raises:
+        BatchError: A line is no such object.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BatchError(f"line {number}: not JSON ({error})") from None
+        if not isinstance(row, dict) or not isinstance(row.get("log"), str):
+            raise BatchError(f'line {number}: must be an object with "id" and "log"')
+        facts = Facts(_status(row, "exit_code", number), _status(row, "signal", number))
+        answer = diagnose(io.BytesIO(row["log"].encode("utf-8", "replace")), facts, rules=rules)
+        yield {"id": row.get("id"), **answer.as_dict()}
+
+
+def explain(name: str, rules: Rulebook) -> str:
+    """What a class means, what to do, and how it is recognised.
+
+    Args:
+        name: The class.
+        rules: Classes and rules.
+
+    Raises:
+        KeyError: There is no such class.
+    """
+    cls = rules.classes[name]
+    lines = [f"{cls.name} ({cls.family})", f"  {cls.meaning}"]
+    notes = [
+        text
+        for text, holds in (
+            ("a symptom: yields to a cause elsewhere in the log", cls.symptom),
+            ("a retry may help", cls.retryable),
+            ("suspect the node", cls.node_suspect),
+        )
+        if holds
+    ]
+    if notes:
+        lines.append(f"  {'; '.join(notes)}")
+    if cls.advice:
+        lines += ["", "what to do"] + [f"  - {advice}" for advice in cls.advice]
+    mine = [rule for rule in rules.rules if rule.cls == name]
+    if mine:
+        lines += ["", "recognised by lines such as"]
+        lines += [f"  {example[:150]}" for rule in mine for example in rule.positive[:3]]
+    else:
+        lines += ["", "recognised by facts alone (wait status, counters, signals), not by text"]
+    return "\n".join(lines)

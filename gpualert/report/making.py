@@ -1,0 +1,171 @@
+"""The steps of a report, used by the reporter, by survivors, and by ``gpualert report``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from gpualert import artifacts, config
+from gpualert.report import building, page, quotes
+from gpualert.rundir.logfile import NAME as LOG_NAME
+from gpualert.rundir.writer import REPORT, replace_file
+from gpualert.supervisor.redaction import Redaction, secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpualert.config import Settings
+    from gpualert.rundir.reader import Run
+
+PAGE = "report.html"
+LOG = "reporter.log"
+
+
+@dataclass(slots=True)
+class Made:
+    """A report in the making.
+
+    Attributes:
+        report: What ``report.json`` holds.
+        quotes: What is quoted from the log.
+    """
+
+    report: dict[str, Any]
+    quotes: quotes.Quotes
+
+
+def logger(directory: str) -> Any:
+    """A logger that appends JSON lines to the run directory's ``reporter.log``; to nothing where that cannot be.
+
+    Args:
+        directory: The run directory.
+    """
+    try:
+        file = open(os.path.join(directory, LOG), "a", encoding="utf-8", buffering=1)  # noqa: SIM115  (lives on)
+    except OSError:
+        file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    return structlog.wrap_logger(
+        structlog.WriteLogger(file),
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.BoundLogger,
+    )
+
+
+@contextlib.contextmanager
+def step(log: Any, name: str) -> Iterator[None]:
+    """A step of its own: what goes wrong in it is logged, and that is all."""
+    began = time.monotonic()
+    try:
+        yield
+    except Exception:
+        log.exception("step failed", step=name)
+    else:
+        log.info("step done", step=name, seconds=round(time.monotonic() - began, 4))
+
+
+def redaction() -> Redaction:
+    """Masks the secrets of this process's environment."""
+    return Redaction(secrets(dict(os.environb)))
+
+
+def settings_of(run: Run, log: Any) -> Settings:
+    """The settings that hold for a run: what its command line gave outranks all others.
+
+    Args:
+        run: The run.
+        log: Where mistakes are logged.
+    """
+    options = run.facts.get("options")
+    settings, problems = config.load(given=options if isinstance(options, dict) else {})
+    for problem in problems:
+        log.warning("configuration", problem=str(problem))
+    run.facts["configuration_problems"] = [str(problem) for problem in problems]
+    return settings
+
+
+def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> Made | None:
+    """Diagnose a run and build its report.
+
+    Args:
+        run: The run.
+        settings: The settings that hold for it.
+        mask: Masks secrets.
+        log: Where it is noted.
+    """
+    problems = run.facts.pop("configuration_problems", [])
+    found, trouble = building.diagnosed(run, settings.diagnosis.rules)
+    log.info("diagnosed", cls=found.cls, confidence=found.confidence)
+    said = (run.exit or {}).get("trouble") or []
+    trouble += [f"{problem}: ignored" for problem in problems if not any(str(problem) in line for line in said)]
+    report = building.build(run, found, trouble, mask)
+    return Made(report, quotes.take(run.log_path, report, mask))
+
+
+def write(directory: str, made: Made) -> None:
+    """Write ``report.json`` and ``report.html``.
+
+    Args:
+        directory: The run directory.
+        made: The report.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    text = json.dumps(made.report, ensure_ascii=False, indent=1)
+    replace_file(os.path.join(directory, REPORT), text.encode("utf-8", "replace") + b"\n")
+    replace_file(os.path.join(directory, PAGE), page.render(made.report, made.quotes).encode("utf-8", "replace"))
+
+
+def wanted(report: dict[str, Any], settings: Settings) -> bool:
+    """Whether somebody wants to be told of a run that ended so.
+
+    Args:
+        report: The report.
+        settings: The settings.
+    """
+    when = settings.notify.when
+    succeeded = report["diagnosis"]["class"] == "success" and not report["diagnosis"].get("warnings")
+    return when == "always" or (when == "failure" and not succeeded)
+
+
+def notify(
+    directory: str, made: Made, settings: Settings, mask: Redaction, deadline: float, say: Callable[[str], None]
+) -> str:
+    """Tell whom the settings name.
+
+    Args:
+        directory: The run directory.
+        made: The report; its artifacts and notifications are filled in.
+        settings: The settings.
+        mask: Masks secrets.
+        deadline: When to be done, on the monotonic clock.
+        say: Prints on the person's terminal, for ``--dry-run``.
+
+    Returns:
+        What became of it, in a few words; empty when nobody wanted anything.
+    """
+    from gpualert.notify import tell  # noqa: PLC0415  (email and smtplib are slow to import)
+
+    report = made.report
+    if not wanted(report, settings):
+        return ""
+    budget = settings.artifacts
+    log = artifacts.pack_log(os.path.join(directory, LOG_NAME), budget.max_total // 2)
+    left = budget.max_total - len(log.content or b"")
+    root = budget.root or str(report["run"].get("cwd") or directory)
+    collected = [log, *artifacts.collect(budget.include, root, budget.max_file, left)]
+    report["artifacts"] = [artifact.as_dict() for artifact in collected]
+    told = tell(directory, made, settings, collected, mask, deadline, say)
+    report["notifications"] = [entry.as_dict() for entry in told]
+    return "; ".join(entry.summary() for entry in told if entry.summary())

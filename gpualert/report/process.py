@@ -1,0 +1,141 @@
+"""The reporter: a process of its own with a deadline, started by the supervisor when the command has ended.
+
+Each step stands alone: what goes wrong in one is logged, and the next is done all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpualert.report import making, terminal, termination
+from gpualert.rundir.reader import Run
+from gpualert.rundir.termination import CONTAINER_LIMIT, TerminationLog, room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MAIL_MARGIN_S = 1.6
+"""How long before the deadline the mail must have gone, so that the words for a person still come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the supervisor wants.
+
+    Attributes:
+        directory: The run directory.
+        deadline: When to be done, on the monotonic clock.
+        termination_log: The termination message's file; None where there is none.
+        own_bytes: How many bytes at its start are the command's own.
+        progress_fd: Where to tell which steps are done; -1 for nowhere.
+    """
+
+    directory: str
+    deadline: float
+    termination_log: str | None
+    own_bytes: int
+    progress_fd: int
+
+
+class HurryError(Exception):
+    """The deadline is near: the step at work is given up, and what remains is done quickly."""
+
+
+def parse(arguments: Sequence[str]) -> Task:
+    """The task in the reporter's arguments."""
+    parser = argparse.ArgumentParser(prog="gpualert reporter", allow_abbrev=False)
+    parser.add_argument("directory")
+    parser.add_argument("--deadline", type=float, default=20.0)
+    parser.add_argument("--termination-log")
+    parser.add_argument("--own-bytes", type=int, default=0)
+    parser.add_argument("--progress-fd", type=int, default=-1)
+    told = parser.parse_args(arguments)
+    until = time.monotonic() + told.deadline
+    return Task(told.directory, until, told.termination_log, told.own_bytes, told.progress_fd)
+
+
+def _containers() -> int | None:
+    text = os.environ.get("GPUALERT_CONTAINERS", "")
+    return int(text) if text.isdigit() and len(text) < 4 else None
+
+
+def report(task: Task, say: Callable[[str], None]) -> None:
+    """Do everything for one run.
+
+    Args:
+        task: What the supervisor wants.
+        say: Prints the words for a person.
+    """
+    log = making.logger(task.directory)
+    run = Run.read(task.directory)
+    settings = making.settings_of(run, log)
+    redaction = making.redaction()
+    made: making.Made | None = None
+    with making.step(log, "diagnose"):
+        made = making.make(run, settings, redaction, log)
+    if made is None:
+        return
+    with making.step(log, "write"):
+        making.write(task.directory, made)
+        _tell(task, b"r")
+    with making.step(log, "termination message"):
+        if task.termination_log is not None:
+            _write_message(task, made.report)
+            _tell(task, b"t")
+    outcome = ""
+    with making.step(log, "notify"):
+        outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
+    with making.step(log, "show"):
+        text = terminal.block(made.report, task.directory, outcome)
+        if text:
+            say(text)
+        _tell(task, b"p")
+    with making.step(log, "write again"):
+        making.write(task.directory, made)
+    log.info("done")
+
+
+def _tell(task: Task, step: bytes) -> None:
+    if task.progress_fd >= 0:
+        os.write(task.progress_fd, step)
+
+
+def _write_message(task: Task, made: dict[str, Any]) -> None:
+    if task.termination_log is None:
+        return
+    file = TerminationLog(task.termination_log, room(_containers()))
+    file.resume(task.own_bytes)
+    left = max(file.limit - task.own_bytes, CONTAINER_LIMIT // 2 if task.own_bytes else file.limit)
+    file.write(termination.text(made, task.directory, min(left, file.limit)))
+
+
+def main() -> None:
+    """The reporter's whole life."""
+    shown = os.dup(1)
+    # What a library prints must not reach the job's stderr.
+    os.dup2(2, 1)
+    task = parse(sys.argv[1:])
+
+    def hurry(_number: int, _frame: object) -> None:
+        raise HurryError("the supervisor wants the report to end")
+
+    signal.signal(signal.SIGTERM, hurry)
+
+    def say(text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        while data:
+            data = data[os.write(shown, data) :]
+
+    report(task, say)
+    sys.stdout.flush()
+    os._exit(0)  # whatever threads a library has left behind
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The sweep: closes and reports the runs of a log directory whose supervisor died, each once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from gpualert.report import making
+from gpualert.rundir import survivor
+from gpualert.rundir.reader import Run
+
+DEADLINE_S = 60.0
+PER_RUN_S = 20.0
+
+
+def close_and_report(path: str, deadline: float) -> bool:
+    """Close one run whose supervisor died, and report it.
+
+    Args:
+        path: The run directory.
+        deadline: When to be done, on the monotonic clock.
+
+    Returns:
+        Whether it was ours to close; somebody else may have been quicker.
+
+    Raises:
+        OSError: The run directory cannot be written.
+    """
+    with survivor.closing(path) as ours:
+        if not ours:
+            return False
+        log = making.logger(path)
+        run = survivor.close(Run.read(path))
+        settings = making.settings_of(run, log)
+        mask = making.redaction()
+        made = making.make(run, settings, mask, log)
+        if made is None:
+            return True
+        making.write(path, made)
+        with making.step(log, "notify"):
+            making.notify(path, made, settings, mask, min(deadline, time.monotonic() + PER_RUN_S), lambda _text: None)
+        making.write(path, made)
+        return True
+
+
+def sweep(log_directory: str) -> None:
+    """Close and report every run of a log directory whose supervisor died.
+
+    Args:
+        log_directory: Where run directories are kept.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    for path in survivor.find_interrupted(log_directory):
+        try:
+            close_and_report(path, deadline)
+        except OSError as error:
+            print(f"cannot close {path}: {error}", file=sys.stderr)
+        if time.monotonic() >= deadline:
+            return
+
+
+def main() -> None:
+    """A process of its own, started by a supervisor that has seen such runs."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sweep(sys.argv[1])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
