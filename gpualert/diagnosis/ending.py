@@ -143,6 +143,10 @@ def _lost(facts: Facts, rules: Rulebook) -> Diagnosis:
     if facts.oom_kills:
         text = "killed together with its supervisor by the out-of-memory killer (control group counter)"
         return _answer(rules, "oom_killer", 0.95, text, f"control group: oom_kill {facts.oom_kills}")
+    stop = next((number for number in facts.forwarded if number in _STOPPED), None)
+    if stop is not None:
+        text = f"stopped from outside by {name_of(stop)}, then killed together with its supervisor"
+        return _answer(rules, "terminated", 0.95, text, f"{name_of(stop)} was forwarded")
     last, limit = facts.memory_last, facts.memory_limit
     if last is not None and limit and last >= NEAR_LIMIT * limit:
         text = f"killed together with its supervisor with {_gib(last)} of {_gib(limit)} memory in use"

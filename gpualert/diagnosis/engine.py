@@ -88,7 +88,7 @@ class _Case:
         if ending.succeeded(self.facts):
             return self._success()
         candidates = self._candidates()
-        best = _best(candidates)
+        best = self._best(candidates)
         enough = ending.outranked_from(by_facts)
         if by_facts is not None and (best is None or best.level < enough or self._overruled(best)):
             return self._with_evidence(by_facts, best)
@@ -107,7 +107,7 @@ class _Case:
             return None
         last = chains[-1]
         inside = [h for h in self.scan.hits if last.first_line <= h.line <= last.last_line and h.rank == last.rank]
-        return _best([Candidate(hit, hit.rule.level) for hit in inside if hit.rule.level > LEVELS["wrapper"]])
+        return self._best([Candidate(hit, hit.rule.level) for hit in inside if hit.rule.level > LEVELS["wrapper"]])
 
     def _overruled(self, best: Candidate) -> bool:
         """Whether what the facts say explains the matched text away (a stop signal and the errors it makes)."""
@@ -180,6 +180,10 @@ class _Case:
             for number, text in lines_from(self.log, hit.offset, AFTER_BYTES)
         )
 
+    def _best(self, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The highest level; among equals the first to appear, and on one line the rule that is written first."""
+        return min(candidates, key=lambda c: (-c.level, c.hit.offset, self.rules.order[c.hit.rule.id]), default=None)
+
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _success(self) -> Diagnosis:
@@ -238,11 +242,6 @@ class _Case:
 
 _CERTAINTY = (0.4, 0.7, 0.85, 0.93, 0.97)
 TRACEBACK_RULE = "python.traceback"
-
-
-def _best(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The highest level; among equals the first to appear."""
-    return min(candidates, key=lambda c: (-c.level, c.hit.offset, c.hit.rule.id), default=None)
 
 
 def _around(hit: Hit, chains: Sequence[traceback.Chain]) -> traceback.Chain | None:

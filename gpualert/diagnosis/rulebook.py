@@ -196,11 +196,13 @@ class Rulebook:
     Attributes:
         classes: Classes by name.
         rules: The rules; later files' rules replace earlier ones of the same id.
+        order: Each rule's place among them, by id.
     """
 
     def __init__(self, classes: Mapping[str, FailureClass], rules: Iterable[Rule]) -> None:
         self.classes = dict(classes)
         self.rules = list({rule.id: rule for rule in rules}.values())
+        self.order = {rule.id: number for number, rule in enumerate(self.rules)}
 
     @classmethod
     @lru_cache(maxsize=8)

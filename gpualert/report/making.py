@@ -158,7 +158,7 @@ def notify(
     from gpualert.notify import tell  # noqa: PLC0415  (email and smtplib are slow to import)
 
     report = made.report
-    if not wanted(report, settings):
+    if not wanted(report, settings) or not settings.email.to:
         return ""
     budget = settings.artifacts
     log = artifacts.pack_log(os.path.join(directory, LOG_NAME), budget.max_total // 2)

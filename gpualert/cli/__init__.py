@@ -1,0 +1,1 @@
+"""Every command but ``run``: what a person types afterwards."""

@@ -1,0 +1,28 @@
+"""Printing for a terminal: nothing in a log may act on it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+def harmless(text: str) -> str:
+    """``text`` with control characters and escapes shown instead of done; tabs and line ends stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "replace"))
+
+
+class Refused(click.ClickException):
+    """What was asked for cannot be done: one line, exit status 1."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        """Print the line."""
+        click.echo(f"gpualert: {harmless(self.message)}", file=file, err=True)
