@@ -47,7 +47,7 @@ def classify(
     rules: tuple[str, ...],
     log: tuple[str, ...],
 ) -> None:
-    r"""Say why a job failed, from its log.
+    """Say why a job failed, from its log.
 
     LOG is a file, or - for standard input.
 

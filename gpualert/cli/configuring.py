@@ -116,7 +116,7 @@ def version() -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    r"""Print a script that completes gpualert's commands and options.
+    """Print a script that completes gpualert's commands and options.
 
     \b
     example

@@ -21,7 +21,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, message="gpualert %(version)s")
 def cli() -> None:
-    r"""Put gpualert in front of a training command: it keeps the output, says why the job failed, and tells a person.
+    """Put gpualert in front of a training command: it keeps the output, says why the job failed, and tells a person.
 
     \b
     gpualert run -- python train.py        run a command
