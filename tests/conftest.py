@@ -81,7 +81,7 @@ def wait_until(condition: Any, what: str) -> None:
         try:
             if condition():
                 return
-        except (OSError, IndexError, ValueError):
+        except (OSError, IndexError, ValueError, StopIteration):
             pass
         assert time.monotonic() < until, f"waited in vain for {what}"
         time.sleep(0.01)

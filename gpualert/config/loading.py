@@ -130,14 +130,17 @@ class _Layers:
 
     def _read(self, path: str, *, required: bool) -> dict[str, Any]:
         try:
-            if os.path.getsize(path) > MAX_FILE_BYTES:
-                self.problems.append(Problem(path, "", "is larger than 1 MiB"))
-                return {}
-            with open(path, "rb") as file:
-                return tomllib.load(file)
-        except (FileNotFoundError, NotADirectoryError) as error:
+            size = os.path.getsize(path)
+        except OSError as error:
             if required:
                 self.problems.append(Problem(path, "", f"cannot be read ({error.strerror})"))
+            return {}
+        if size > MAX_FILE_BYTES:
+            self.problems.append(Problem(path, "", "is larger than 1 MiB"))
+            return {}
+        try:
+            with open(path, "rb") as file:
+                return tomllib.load(file)
         except OSError as error:
             self.problems.append(Problem(path, "", f"cannot be read ({error.strerror})"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

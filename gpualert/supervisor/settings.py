@@ -162,8 +162,8 @@ def _from_file(path: str, *, required: bool) -> tuple[dict[str, object], list[st
     try:
         size = posix.stat(path).st_size
     except OSError as error:
-        absent = isinstance(error, FileNotFoundError | NotADirectoryError) and not required
-        return {}, ([] if absent else [f"cannot read configuration {path} ({error.strerror}): ignored"])
+        # A directory of somebody else's (HOME kept by sudo) tells nothing about a file of ours.
+        return {}, ([f"cannot read configuration {path} ({error.strerror}): ignored"] if required else [])
     if size > 1 << 20:
         return {}, [f"configuration {path} is larger than 1 MiB: ignored"]
     import tomllib  # noqa: PLC0415  (costs 8 ms, so only where there is a file)

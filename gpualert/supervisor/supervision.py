@@ -9,6 +9,7 @@ import time
 
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.supervisor import cgroup, conclusion, facts, files, kernel, launch, message, orphans, signals
+from gpualert.supervisor.foreground import Foreground
 from gpualert.supervisor.journal import Journal
 from gpualert.supervisor.redaction import Redaction, secrets
 from gpualert.supervisor.scribe import Scribe
@@ -85,6 +86,7 @@ class Supervision:
         self._command = command
         self._inherited = inherited
         self._own_group = told.switch("run.signal_group")
+        self._foreground = Foreground(closed)
         self._stopped = self._suspend = False
         self._suspended = False
         self._ended: set[int] = set()
@@ -181,9 +183,7 @@ class Supervision:
             posix.setpgid(self.child, self.child)
         except OSError:
             pass  # it has executed already, and has done so itself
-        from gpualert.supervisor.foreground import give_terminal  # noqa: PLC0415
-
-        give_terminal(self.child, self.closed)
+        self._foreground.give(self.child)
 
     def _start_threads(self) -> None:
         main = _thread.get_ident()
@@ -235,6 +235,7 @@ class Supervision:
         """Give the person's terminal back as it was."""
         if self._terminal is not None:
             self._terminal.restore()
+        self._foreground.take_back(self.child)
 
     def pause(self, timeout: float | None) -> set[int]:
         """Take one signal, or wait so long that there is none.
@@ -296,6 +297,9 @@ class Supervision:
             if self._terminal is not None:
                 self._terminal.resume()
                 self._deliver(_signal.SIGCONT)
+            elif self._own_group:
+                self._foreground.give(self.child)
+                self._deliver(_signal.SIGCONT)
             return
         if self._terminal is not None and number == _signal.SIGWINCH:
             self._terminal.copy_size()
@@ -333,6 +337,8 @@ class Supervision:
                     self._ended.add(pid)
             elif posix.WIFSTOPPED(code):
                 self._stopped = True
+                # Its group alone got the terminal's signal, so its stop is all we see of that.
+                self._suspend = self._suspend or self._foreground.given
             elif posix.WIFCONTINUED(code):
                 self._stopped = False
             elif self.ending is None:
@@ -358,8 +364,9 @@ class Supervision:
         if posix.getpid() == 1:
             return
         self._suspended = True
+        self.restore_terminal()
         if self._terminal is not None:
-            self._terminal.restore()
+            self._terminal.stop_is_known()
         posix.kill(posix.getpid(), _signal.SIGSTOP)
 
     def _child_ended(self, ending: Ending, usage: tuple[float, float, int] | None) -> None:

@@ -98,7 +98,6 @@ class Terminal:
 
     def resume(self) -> None:
         """Take the person's terminal, if we are in its foreground: keys go to the child's terminal as they are."""
-        self._child_stopped = False
         if self._keyboard < 0 or self._raw or not self._in_foreground():
             return
         try:
@@ -178,6 +177,10 @@ class Terminal:
         """Whether the child is stopped, and there is a shell that should see it."""
         self._listen()
         return self._child_stopped and self._outer >= 0
+
+    def stop_is_known(self) -> None:
+        """The shell is being told: one stop of the child is one stop of ours."""
+        self._child_stopped = False
 
     def ending(self) -> Ending | None:
         """How the child ended; asked when the process ``monitor`` has.

@@ -51,7 +51,20 @@ def test_signals_limits_umask_descriptors_and_directory_are_as_without(plain: Gp
 
     seen, expected = _compare(plain, tmp_path, preexec_fn=prepare, cwd=tmp_path)
     assert seen == expected
-    assert int(seen["SigIgn:"], 16) >> (signal.SIGCHLD - 1) & 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
+def test_an_ignored_signal_stays_ignored_for_the_child_alone(plain: Gpualert, number: signal.Signals) -> None:
+    done = plain.run(["grep", "SigIgn", "/proc/self/status"], preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    assert int(done.stdout.split()[1], 16) >> (number - 1) & 1
+    assert done.returncode == 0
+
+
+def test_pipe_and_file_size_signals_are_default_again(plain: Gpualert) -> None:
+    done = plain.run(["grep", "SigIgn", "/proc/self/status"])
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored >> (signal.SIGPIPE - 1) & 1
+    assert not ignored >> (signal.SIGXFSZ - 1) & 1
 
 
 def test_inherited_descriptors_are_there_under_their_numbers(plain: Gpualert, tmp_path: Path) -> None:
@@ -63,7 +76,7 @@ def test_inherited_descriptors_are_there_under_their_numbers(plain: Gpualert, tm
         os.dup2(file.fileno(), 7)
         os.dup2(file.fileno(), 23)
 
-    seen, expected = _compare(plain, tmp_path, preexec_fn=prepare, pass_fds=(7, 23, file.fileno()))
+    seen, expected = _compare(plain, tmp_path, preexec_fn=prepare, close_fds=False)
     assert seen["fds"] == expected["fds"]
     assert {7, 23} <= set(seen["fds"])
     file.close()
@@ -148,7 +161,9 @@ def test_a_closed_descriptor_stays_closed(gpualert: Gpualert, tmp_path: Path, cl
     closing = " ".join(f"{fd}{'<' if fd == 0 else '>'}&-" for fd in closed)
     at = argv.index("--") + 1 if gpualert.pid1 else 0
     argv[at:at] = ["sh", "-c", f'exec "$@" {closing}', "sh"]
-    done = subprocess.run(argv, capture_output=True, env=gpualert._environment(None), stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        argv, capture_output=True, env=gpualert._environment(None), stdin=subprocess.DEVNULL, check=False
+    )
     assert done.returncode == 3
     # The shell has opened the file under the lowest free number, so compare with the same without gpualert.
     bare = subprocess.run(
