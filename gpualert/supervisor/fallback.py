@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posix
+import time
 
 from gpualert.supervisor import launch, signals
 from gpualert.supervisor.status import Ending
@@ -10,6 +11,10 @@ from gpualert.supervisor.status import Ending
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from gpualert.supervisor.streams import Streams
+
+PATIENCE_S, STEP_S = 2.0, 0.02
 
 
 def become(command: list[bytes], search_path: bytes | None, inherited: signals.Inherited) -> NoReturn:
@@ -35,6 +40,22 @@ def wait(child: int) -> Ending:
         taken = signals.take(1.0)
         if taken is not None and taken.si_signo != signals.CHILD_ENDED:
             signals.send(child, taken.si_signo)
+
+
+def let_out(streams: Streams | None) -> None:
+    """Give the pumps a moment to bring out what the child has written.
+
+    Args:
+        streams: The child's streams; None where it had ours.
+    """
+    if streams is None:
+        return
+    until = time.monotonic() + PATIENCE_S
+    while not streams.exhausted() and time.monotonic() < until:
+        time.sleep(STEP_S)
+    streams.close_passers()
+    while not streams.passed_on() and time.monotonic() < until:
+        time.sleep(STEP_S)
 
 
 def status_unknown() -> int:

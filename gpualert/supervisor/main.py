@@ -46,6 +46,8 @@ def run(arguments: list[str]) -> NoReturn:
         supervision.conclude()
     except Exception as error:  # noqa: BLE001  (the same)
         supervision.failed(error)
+        supervision.ending = supervision.ending or fallback.wait(supervision.child)
+        fallback.let_out(supervision.streams)
     ending = supervision.ending or fallback.wait(supervision.child)
     supervision.restore_terminal()
     status.end_as(ending)

@@ -166,13 +166,22 @@ class Streams:
 
 def write_stderr(text: str) -> None:
     """Print lines of gpualert's own on our stderr, whatever state that is in; never waits for a blocked reader."""
-    import select  # noqa: PLC0415
-
     data = text.encode("utf-8", "replace")
     try:
+        import select  # noqa: PLC0415
+
         poll = select.poll()
         poll.register(2, select.POLLOUT)
         while data and poll.poll(0):
             data = data[posix.write(2, data[:4096]) :]  # PIPE_BUF: a pipe that polls writable takes that much
+    except ImportError:
+        _write_blindly(data)  # no descriptor was left to load it
     except OSError:
         pass  # closed, full or gone: there is nobody to tell
+
+
+def _write_blindly(data: bytes) -> None:
+    try:
+        posix.write(2, data[:4096])
+    except OSError:
+        pass
