@@ -126,10 +126,8 @@ def _peak_memory(plain: Gpualert, megabytes: int) -> int:
     plain.python = fast()
     text = f"head -c {megabytes}M /dev/zero; echo ready >&2; exec sleep 60"
     started = plain.start(["sh", "-c", text], stdout=subprocess.DEVNULL)
-    before = len(run_dirs(plain.log_dir)) if plain.log_dir.exists() else 0
-    wait_until(
-        lambda: b"ready\n" in (run_dirs(plain.log_dir)[-1] / "output.log").read_bytes()[-64:] and before >= 0, "the end"
-    )
+    size = megabytes * (1 << 20) + len(b"ready\n")
+    wait_until(lambda: (run_dirs(plain.log_dir)[-1] / "output.log").stat().st_size == size, "the whole output")
     status = Path(f"/proc/{started.process.pid}/status").read_text()
     os.kill(started.process.pid, signal.SIGTERM)
     started.finish()
