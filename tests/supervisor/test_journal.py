@@ -29,7 +29,16 @@ def test_the_durable_log_is_there_before_the_child_starts(gpualert: Gpualert) ->
 
 def test_it_is_on_the_disk_before_the_child_starts(plain: Gpualert, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    argv = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,execve", "-o", str(trace), *plain.argv([], ["/bin/true"])]
+    argv = [
+        "strace",
+        "-f",
+        "-y",
+        "-e",
+        "trace=fsync,fdatasync,execve",
+        "-o",
+        str(trace),
+        *plain.argv([], ["/bin/true"]),
+    ]
     subprocess.run(argv, check=True, env=plain._environment(None), capture_output=True)
     calls = trace.read_text().splitlines()
     launched = next(n for n, call in enumerate(calls) if 'execve("/bin/true"' in call)
@@ -79,9 +88,15 @@ def test_secrets_are_masked_in_what_gpualert_quotes(plain: Gpualert) -> None:
     ("environment", "expected"),
     [
         ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "x"}, (3, 1, 8, "torchrun")),
-        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_JOB_NAME": "pre"}, (5, 1, 16, "slurm")),
+        (
+            {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_JOB_NAME": "pre"},
+            (5, 1, 16, "slurm"),
+        ),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (None, None, None, None)),
-        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, (2, 0, 4, "openmpi")),
+        (
+            {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
+            (2, 0, 4, "openmpi"),
+        ),
         ({"JOB_COMPLETION_INDEX": "7"}, (7, None, None, "kubernetes")),
         ({"RANK": "many"}, (None, None, None, None)),
     ],
@@ -92,9 +107,20 @@ def test_rank_facts_come_from_the_launchers(plain: Gpualert, environment: dict[s
 
 
 def test_cluster_facts_come_from_the_downward_api(plain: Gpualert) -> None:
-    environment = {"GPUALERT_POD_NAME": "p-0", "POD_NAMESPACE": "ml", "GPUALERT_NODE_NAME": "gpu-17", "JOB_NAME": "llama"}
+    environment = {
+        "GPUALERT_POD_NAME": "p-0",
+        "POD_NAMESPACE": "ml",
+        "GPUALERT_NODE_NAME": "gpu-17",
+        "JOB_NAME": "llama",
+    }
     run = plain.run(["true"], env=environment).json("run.json")
-    assert (run["pod"], run["namespace"], run["node"], run["job"], run["name"]) == ("p-0", "ml", "gpu-17", "llama", "llama")
+    assert (run["pod"], run["namespace"], run["node"], run["job"], run["name"]) == (
+        "p-0",
+        "ml",
+        "gpu-17",
+        "llama",
+        "llama",
+    )
 
 
 def test_what_happened_is_in_the_events_and_the_exit(plain: Gpualert) -> None:
@@ -138,7 +164,10 @@ WRITER = "import os\nfor n in range(10**7): os.write(1, b'%08d\\n' % n)\n"
 def test_a_killed_supervisor_loses_no_byte_that_it_had_read(plain: Gpualert, wait_s: float) -> None:
     options = ["--log-max-bytes", "2GiB"]
     process = subprocess.Popen(
-        plain.argv(options, python(WRITER)), stdout=subprocess.DEVNULL, env=plain._environment(None), start_new_session=True
+        plain.argv(options, python(WRITER)),
+        stdout=subprocess.DEVNULL,
+        env=plain._environment(None),
+        start_new_session=True,
     )
     wait_until(lambda: run_dirs(plain.log_dir)[0].joinpath("output.log").stat().st_size >= 0, "the log")
     time.sleep(wait_s)
@@ -188,7 +217,9 @@ def test_a_run_that_goes_on_is_never_closed(plain: Gpualert) -> None:
     started.wait_for(b"ready")
     running = run_dirs(plain.log_dir)[0]
     plain.run(["true"])
-    subprocess.run([*plain.python, "-m", "gpualert", "runs", "--log-dir", str(plain.log_dir)], check=True, capture_output=True)
+    subprocess.run(
+        [*plain.python, "-m", "gpualert", "runs", "--log-dir", str(plain.log_dir)], check=True, capture_output=True
+    )
     assert not (running / "exit.json").exists()
     assert started.finish().json("exit.json")["interrupted"] in (True, False)
     assert json.loads((running / "exit.json").read_text())["interrupted"] is False
@@ -248,7 +279,9 @@ def test_an_interrupted_bounded_log_is_put_together(plain: Gpualert) -> None:
         env=plain._environment(None),
         start_new_session=True,
     )
-    wait_until(lambda: any(b"ready" in f.read_bytes() for f in run_dirs(plain.log_dir)[0].glob("output.tail-*.log")), "tail")
+    wait_until(
+        lambda: any(b"ready" in f.read_bytes() for f in run_dirs(plain.log_dir)[0].glob("output.tail-*.log")), "tail"
+    )
     _end_group(process.pid)
     process.communicate()
     directory = run_dirs(plain.log_dir)[0]

@@ -27,7 +27,9 @@ def test_a_log_directory_that_cannot_be_made_falls_back_to_a_temporary_one(plain
     plain.log_dir = tmp_path / "file" / "logs"
     done = plain.run(["sh", "-c", "echo kept; exit 5"], env={"TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stdout) == (5, b"kept\n")
-    assert done.said[0].startswith(f"gpualert: cannot write {plain.log_dir} (Not a directory): keeping the log in {tmp_path}")
+    assert done.said[0].startswith(
+        f"gpualert: cannot write {plain.log_dir} (Not a directory): keeping the log in {tmp_path}"
+    )
     done.log_dir = _kept_elsewhere(done)
     assert done.log == b"kept\n"
     assert done.json("report.json")["trouble"] == [done.said[0].removeprefix("gpualert: ")]

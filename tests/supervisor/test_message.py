@@ -34,7 +34,9 @@ def test_it_is_there_before_the_child_starts(gpualert: Gpualert, message: Path) 
 
 
 def test_the_final_one_has_verdict_lines_advice_and_a_line_for_programs(gpualert: Gpualert, message: Path) -> None:
-    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+    error = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+    )
     inode = message.stat().st_ino
     done = gpualert.run(
         ["sh", "-c", f"echo '{error}' >&2; exit 1"],
@@ -116,7 +118,7 @@ def test_it_is_refreshed_while_the_command_runs(plain: Gpualert, message: Path) 
     started = plain.start(
         ["sh", "-c", "printf '\\033[31mstep 41200 loss 1.873\\033[0m\\n'; sleep 60"], "--termination-log", str(message)
     )
-    wait_until(lambda: 'last output' in message.read_text(), "the refreshed message")
+    wait_until(lambda: "last output" in message.read_text(), "the refreshed message")
     assert 'Z "step 41200 loss 1.873"' in message.read_text()
     os.kill(started.process.pid, signal.SIGTERM)
     started.finish()
@@ -149,7 +151,15 @@ def test_the_default_place_is_used_where_it_exists_and_is_mounted(plain: Gpualer
     outside.write_text("")
     inner = plain.argv([], ["sh", "-c", "exit 6"])
     script = f'touch /dev/termination-log; mount --bind {outside} /dev/termination-log; "$@"; s=$?; exit $s'
-    wrapped = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs tmpfs /mnt; cp -a /dev/null /mnt/; {script}", "sh", *inner]
+    wrapped = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        f"mount -t tmpfs tmpfs /mnt; cp -a /dev/null /mnt/; {script}",
+        "sh",
+        *inner,
+    ]
     try:
         done = subprocess.run(wrapped, env=plain._environment(None), capture_output=True, check=False)
     finally:

@@ -69,7 +69,9 @@ def test_a_reader_that_goes_away_costs_neither_log_nor_status(gpualert: Gpualert
 
 def test_while_our_reader_is_blocked_the_log_goes_on_and_signals_pass(plain: Gpualert) -> None:
     read_end, write_end = os.pipe()
-    text = "trap 'echo caught >&2; exit 33' TERM; head -c 400000 /dev/zero; echo ready >&2; while :; do sleep 0.05; done"
+    text = (
+        "trap 'echo caught >&2; exit 33' TERM; head -c 400000 /dev/zero; echo ready >&2; while :; do sleep 0.05; done"
+    )
     started = plain.start(["sh", "-c", text], stdout=write_end)
     os.close(write_end)
     started.wait_for(b"ready")  # 400 kB are in the log though nobody has read a byte
@@ -141,7 +143,9 @@ def test_memory_does_not_grow_with_the_output(plain: Gpualert) -> None:
 
 
 def test_a_fault_in_the_log_costs_no_byte_of_the_output(plain: Gpualert) -> None:
-    done = _with_fault(plain, "import gpualert.rundir.logfile as m; m.OutputLog.write = boom", "echo one; echo two; exit 6")
+    done = _with_fault(
+        plain, "import gpualert.rundir.logfile as m; m.OutputLog.write = boom", "echo one; echo two; exit 6"
+    )
     assert (done.returncode, done.stdout) == (6, b"one\ntwo\n")
     assert b"gpualert: a fault inside gpualert cost the log some output" in done.stderr
 

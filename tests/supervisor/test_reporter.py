@@ -26,7 +26,16 @@ reporter._START = {("import os, signal, sys, time; " + body)!r} + " #{{module}}"
 from gpualert.supervisor.main import run
 run(sys.argv[1:])
 """
-    argv = [*plain.python, "-c", program.replace("{{module}}", "{module}"), "--log-dir", str(plain.log_dir), *options, "--", *FAIL]
+    argv = [
+        *plain.python,
+        "-c",
+        program.replace("{{module}}", "{module}"),
+        "--log-dir",
+        str(plain.log_dir),
+        *options,
+        "--",
+        *FAIL,
+    ]
     done = subprocess.run(argv, capture_output=True, env=plain._environment(None), timeout=60, check=False)
     return Completed(done.returncode, done.stdout, done.stderr, plain.log_dir)
 
@@ -133,7 +142,9 @@ def test_a_success_after_an_uncaught_traceback_is_warned_of(plain: Gpualert) -> 
 
 def test_trouble_is_four_lines_at_most(plain: Gpualert, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text('[run]\ntimeout = "never"\ntty = 3\nkill_after = []\norphan_grace = "x"\nsignal_group = "perhaps"\n')
+    config.write_text(
+        '[run]\ntimeout = "never"\ntty = 3\nkill_after = []\norphan_grace = "x"\nsignal_group = "perhaps"\n'
+    )
     done = plain.run(["true"], "--config", str(config))
     assert done.returncode == 0
     assert len(done.said) == 4

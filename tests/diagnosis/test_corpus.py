@@ -1,0 +1,38 @@
+"""Real logs with known causes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from gpualert.diagnosis import Rulebook, diagnose
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "classification.py"
+spec = importlib.util.spec_from_file_location("classification", BENCHMARK)
+assert spec is not None
+assert spec.loader is not None
+classification = importlib.util.module_from_spec(spec)
+sys.modules["classification"] = classification
+spec.loader.exec_module(classification)
+
+
+def test_real_logs_are_classified() -> None:
+    rules = Rulebook.load()
+    cases = classification.real_cpu()
+    pairs = classification.judged(cases, lambda case: diagnose(case.log, case.facts, rules=rules).cls)
+    wrong = [(case.id, *pair) for case, pair in zip(cases, pairs, strict=True) if pair[0] != pair[1]]
+    assert classification.macro_f1(pairs) >= 0.98, wrong
+
+
+def test_the_baselines_do_worse() -> None:
+    cases = classification.real_cpu()
+    for baseline in (classification.by_exit_code, classification.by_keyword, classification.by_last_line):
+        assert classification.macro_f1(classification.judged(cases, baseline)) < 0.6
+
+
+def test_scores_are_what_they_are_called() -> None:
+    pairs = [("a", "a"), ("a", "b"), ("b", "b"), ("c", "b")]
+    assert classification.scores(pairs, "a") == (1.0, 0.5, 2 / 3)
+    assert classification.scores(pairs, "b") == (1 / 3, 1.0, 0.5)
+    assert classification.macro_f1(pairs) == (2 / 3 + 0.5 + 0) / 3
