@@ -2,7 +2,7 @@
 
     python benchmarks/classification.py real-cpu              the logs in tests/data/real-cpu
     python benchmarks/classification.py paper PAPER.jsonl     the paper's corpus (not part of the project)
-    python benchmarks/classification.py corpus FILE.jsonl     objects {"id", "log", "exit_code", "signal", "class", "also"}
+    python benchmarks/classification.py corpus FILE.jsonl     objects {"id", "log", "exit_code", "signal", "class"}
 
 Prints precision, recall and F1 of each class, the confusions, and macro-F1 with a bootstrap interval.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from gpualert.diagnosis import Facts, Rulebook, diagnose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 REAL = Path(__file__).resolve().parent.parent / "tests" / "data" / "real-cpu"
 BOOTSTRAPS = 500
@@ -102,7 +102,7 @@ def corpus(path: Path) -> list[Case]:
 
 
 def to_paper(cls: str, log: bytes, rules: Rulebook) -> str:
-    """A class of ours as one of the paper's fifteen (taxonomy: "not compatible with this build" is its runtime_error)."""
+    """A class of ours as one of the paper's fifteen ("not compatible with this build" is its runtime_error)."""
     if cls == "cuda_driver_mismatch" and b"not compatible with this build" in log:
         return "runtime_error"
     return rules.classes[cls].paper or cls
@@ -118,7 +118,8 @@ def by_exit_code(case: Case) -> str:
 
 KEYWORDS = {
     "cuda_oom": b"out of memory", "nccl_error": b"NCCL", "cuda_runtime": b"CUDA", "segfault": b"egmentation fault",
-    "ram_oom": b"MemoryError", "oom_killer": b"Killed", "file_not_found": b"No such file", "permission": b"ermission denied",
+    "ram_oom": b"MemoryError", "oom_killer": b"Killed", "file_not_found": b"No such file",
+    "permission": b"ermission denied",
     "missing_module": b"No module named", "nan_loss": b"nan", "div_zero": b"ZeroDivision", "assertion": b"Assertion",
     "device_mismatch": b"same device", "runtime_error": b"RuntimeError", "traceback": b"Traceback",
 }  # fmt: skip
@@ -176,7 +177,7 @@ def judged(cases: list[Case], find: Callable[[Case], str]) -> list[tuple[str, st
 
 
 def report(
-    name: str, cases: list[Case], find: Callable[[Case], str], baselines: dict[str, Callable[[Case], str]]
+    name: str, cases: list[Case], find: Callable[[Case], str], baselines: Mapping[str, Callable[[Case], str]]
 ) -> float:
     """Print everything about one corpus; returns macro-F1."""
     pairs = judged(cases, find)

@@ -33,6 +33,16 @@ def _json(path: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def _report(path: str) -> dict[str, Any] | None:
+    """A report from a file; None where what is there is none (it can be made again)."""
+    report = _json(path)
+    diagnosis = report.get("diagnosis") if report else None
+    if not isinstance(diagnosis, dict) or not isinstance(diagnosis.get("class"), str):
+        return None
+    lists = (diagnosis.get("evidence"), diagnosis.get("suggestions"))
+    return report if all(isinstance(listed, list) for listed in lists) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run directory.
@@ -61,7 +71,7 @@ class Run:
             path,
             _json(os.path.join(path, RUN)) or {},
             _json(os.path.join(path, EXIT)),
-            _json(os.path.join(path, REPORT)),
+            _report(os.path.join(path, REPORT)),
         )
 
     @property

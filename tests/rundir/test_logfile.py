@@ -15,7 +15,8 @@ WRITES = st.lists(st.tuples(st.sampled_from([index.STDOUT, index.STDERR]), st.bi
 
 def _pieces(log: bytes) -> list[tuple[bytes, int]]:
     """What is kept, piece by piece, each with how many bytes are said to be missing after it."""
-    pieces, rest = [], log
+    pieces: list[tuple[bytes, int]] = []
+    rest = log
     while True:
         before, mark, after = rest.partition(b"\n[gpualert: ")
         if not mark:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 
 import pytest
-
 from conftest import ENTRY, PYTHON, Gpualert, python
 
 DEADLY = [

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import PYTHON, Gpualert, fast, python, run_dirs, wait_until
 
 RUN_ID = re.compile(r"^\d{8}T\d{6}\.\d{6}Z-[A-Za-z0-9._-]+-[0-9a-z]{6}$")

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from conftest import ENTRY, PYTHON, Completed, Gpualert, python, run_dirs, wait_until
 
 LINES = "import os\nfor n in range(3000): os.write(1, b'line %06d %s\\n' % (n, b'x' * 90))\n"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import Gpualert, python, wait_until
 
 LIMIT = 4096

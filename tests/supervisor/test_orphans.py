@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-
 from conftest import Gpualert, python, wait_until
 
 

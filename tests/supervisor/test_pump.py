@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from conftest import Gpualert, fast, python, run_dirs, wait_until
+
 from gpualert.rundir import index
 
 HOSTILE = bytes(range(256)) * 40 + b"\x1b]0;title\x07\x1b[2J" + b"gpualert: forged\n" + b"\xff\xfe\x00" * 99

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from conftest import ENTRY, PYTHON, REPOSITORY, Completed, Gpualert, fast, run_dirs, wait_until
 
 FAIL = ["sh", "-c", "echo 'ValueError: x' >&2; exit 7"]

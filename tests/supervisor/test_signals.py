@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from conftest import Gpualert, Started, python, wait_until
 
 COUNT = """

@@ -13,8 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-
-from conftest import PATIENCE_S, Gpualert, python, wait_until
+from conftest import PATIENCE_S, Gpualert, python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

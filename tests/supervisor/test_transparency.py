@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import ENTRY, PYTHON, Gpualert, fast, python
 
 LOOK = """

@@ -1,0 +1,246 @@
+"""The commands as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PYTHON, Gpualert, run_dirs
+
+from gpualert.supervisor.options import OPTIONS
+
+OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def call(*arguments: str, data: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUALERT_")}
+    argv = [PYTHON, "-I", "-m", "gpualert", *arguments]
+    return subprocess.run(
+        argv, input=data, capture_output=True, env={**environment, **(env or {})}, check=False, timeout=60
+    )
+
+
+def test_classify_answers_in_words_and_in_json(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"step 1\n{OOM}\n")
+    words = call("classify", "--exit-code", "1", str(log))
+    assert words.returncode == 0
+    assert words.stdout.decode().startswith("cuda_oom: CUDA out of memory, asked for 2.00 GiB\n")
+    answer = json.loads(call("classify", "--exit-code", "1", "--format", "json", "-", data=log.read_bytes()).stdout)
+    assert (answer["path"], answer["class"], answer["family"], answer["root"]) == (
+        "-", "cuda_oom", "gpu", {"line": 2, "text": OOM},
+    )  # fmt: skip
+    assert set(answer) == {
+        "path", "class", "family", "confidence", "summary", "root", "evidence", "suggestions", "retryable", "node_suspect",
+    }  # fmt: skip
+
+
+def test_classify_with_a_signal(tmp_path: Path) -> None:
+    answer = json.loads(call("classify", "--signal", "11", "--format", "json", "-").stdout)
+    assert answer["class"] == "segfault"
+
+
+def test_a_batch_is_answered_line_by_line_in_its_order(tmp_path: Path) -> None:
+    rows = [{"id": n, "log": f"{OOM}\n" if n % 2 else "", "exit_code": n % 2, "signal": None} for n in range(6)]
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text("\n".join(json.dumps(row) for row in rows))
+    done = call("classify", "--batch", str(batch))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(a["id"], a["class"]) for a in answers] == [(n, "cuda_oom" if n % 2 else "success") for n in range(6)]
+    assert call("classify", "--batch", "-", data=batch.read_bytes()).stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "message"),
+    [
+        (["classify"], b"", "no log to classify"),
+        (["classify", "/no/such/log"], b"", "cannot read /no/such/log (No such file or directory)"),
+        (["classify", "/"], b"", "cannot read / (Is a directory)"),
+        (["classify", "--batch", "-"], b"{nonsense", "line 1: not JSON"),
+        (["classify", "--batch", "-"], b"[]\n", 'line 1: must be an object with "id" and "log"'),
+        (
+            ["classify", "--batch", "-"],
+            b'{"id":1,"log":"","exit_code":"x"}',
+            "line 1: exit_code must be a number from 0 to 255",
+        ),
+        (["classify", "--exit-code", "300", "-"], b"", "300 is not in the range"),
+        (["explain", "nonsense"], b"", "there is no class nonsense (gpualert explain lists them)"),
+        (["report", "--log-dir", "/no/such"], b"", "there is no run in /no/such"),
+        (["report", "/tmp"], b"", "is not a run directory"),
+        (["nonsense"], b"", "No such command 'nonsense'"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(arguments: list[str], data: bytes, message: str) -> None:
+    done = call(*arguments, data=data)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_control_characters_of_a_log_do_not_reach_a_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "x\x1b[2J.log"
+    log.write_bytes(b"\x1b]0;owned\x07ValueError: \x1b[31mred\x1b[0m \x9b2J\n")
+    for arguments in (
+        ["classify", "--exit-code", "1", str(log), str(log)],
+        ["classify", str(tmp_path / "none\x1b[2J")],
+    ):
+        done = call(*arguments)
+        assert not any(c in done.stdout + done.stderr for c in b"\x1b\x07\x9b")
+
+
+@pytest.fixture
+def two_runs(plain: Gpualert) -> Gpualert:
+    plain.run(["sh", "-c", "echo out; echo err >&2; echo out2"], "--name", "first")
+    plain.run(["sh", "-c", f"echo '{OOM}' >&2; exit 1"], "--name", "second")
+    return plain
+
+
+def test_runs_lists_the_newest_first(two_runs: Gpualert) -> None:
+    rows = json.loads(call("runs", "--log-dir", str(two_runs.log_dir), "--format", "json").stdout)
+    assert [(r["name"], r["class"], r["exit_code"], r["state"]) for r in rows] == [
+        ("second", "cuda_oom", 1, "ended"), ("first", "success", 0, "ended"),
+    ]  # fmt: skip
+    table = call("runs", "--log-dir", str(two_runs.log_dir), "--limit", "1").stdout.decode().splitlines()
+    assert table[0].split() == ["STARTED", "TOOK", "EXIT", "CLASS", "RUN"]
+    assert len(table) == 2
+    assert "cuda_oom" in table[1]
+
+
+@pytest.mark.parametrize("which", ["latest", "second", "id", "path", "prefix"])
+def test_a_run_is_found_by_id_name_path_or_latest(two_runs: Gpualert, which: str) -> None:
+    path = run_dirs(two_runs.log_dir)[1]
+    name = {"id": path.name, "path": str(path), "prefix": path.name[:-3]}.get(which, which)
+    done = call("report", "--log-dir", str(two_runs.log_dir), name)
+    assert done.stdout.decode().startswith("cuda_oom: CUDA out of memory, asked for 2.00 GiB\nsecond: exit 1 after ")
+
+
+def test_an_ambiguous_name_is_said(two_runs: Gpualert) -> None:
+    assert b"fits 2 runs" in call("report", "--log-dir", str(two_runs.log_dir), "20").stderr
+
+
+def test_a_report_can_be_made_again(two_runs: Gpualert) -> None:
+    path = run_dirs(two_runs.log_dir)[1]
+    before = json.loads((path / "report.json").read_text())
+    (path / "report.json").unlink()
+    again = json.loads(call("report", "--format", "json", str(path)).stdout)
+    assert again["diagnosis"] == before["diagnosis"]
+    assert json.loads((path / "report.json").read_text())["diagnosis"] == before["diagnosis"]
+    (path / "output.log").write_text("ZeroDivisionError: x\n")
+    assert (
+        json.loads(call("report", "--again", "--format", "json", str(path)).stdout)["diagnosis"]["class"] == "div_zero"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"run_id": 5, "argv": "x", "options": [1]}', b"\xff\xfe", b'{"argv": [1, null, {}]}']
+)
+def test_damaged_files_of_a_run_are_survived(two_runs: Gpualert, damage: bytes) -> None:
+    path = run_dirs(two_runs.log_dir)[1]
+    for name in ("run.json", "exit.json", "report.json", "output.idx", "events.jsonl"):
+        kept = (path / name).read_bytes()
+        (path / name).write_bytes(damage)
+        for command in (["report", str(path)], ["report", "--again", str(path)], ["logs", str(path)],
+                        ["logs", "--timestamps", "--stream", "stderr", str(path)],
+                        ["runs", "--log-dir", str(two_runs.log_dir)]):  # fmt: skip
+            done = call(*command)
+            assert b"Traceback" not in done.stderr, (name, command, done.stderr)
+        (path / name).write_bytes(kept)
+
+
+def test_logs_are_the_bytes_or_one_stream_or_timed(two_runs: Gpualert) -> None:
+    path = str(run_dirs(two_runs.log_dir)[0])
+    assert sorted(call("logs", path).stdout.splitlines()) == [b"err", b"out", b"out2"]
+    assert call("logs", path, "--stream", "stderr").stdout == b"err\n"
+    assert call("logs", path, "--stream", "stdout").stdout == b"out\nout2\n"
+    timed = call("logs", path, "--stream", "stdout", "--timestamps").stdout.decode().splitlines()
+    assert [line.split(" ", 1)[1] for line in timed] == ["out", "out2"]
+    assert all(line[:4].isdigit() and line[26] == "Z" for line in timed)
+
+
+def test_logs_follows_a_run_to_its_end(plain: Gpualert) -> None:
+    started = plain.start(["sh", "-c", "for i in 1 2 3; do echo line $i; sleep 0.4; done"])
+    started.wait_for(b"line 1")
+    done = call("logs", "--follow", "--log-dir", str(plain.log_dir))
+    assert done.stdout == b"line 1\nline 2\nline 3\n"
+    started.finish()
+
+
+def test_a_reader_of_ours_that_goes_away_is_no_error(two_runs: Gpualert) -> None:
+    log = run_dirs(two_runs.log_dir)[0] / "output.log"
+    log.write_bytes(b"x" * 100 + b"\n" * 3_000_000)
+    argv = f"{PYTHON} -I -m gpualert logs {log.parent} | head -c 10"
+    done = subprocess.run(["sh", "-c", argv], capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"x" * 10, b"")
+
+
+def test_a_run_that_goes_on_has_no_report_yet(plain: Gpualert) -> None:
+    started = plain.start(["sh", "-c", "echo ready; sleep 1.5"])
+    started.wait_for(b"ready")
+    done = call("report", "--log-dir", str(plain.log_dir))
+    assert b"is still running" in done.stderr
+    assert json.loads(call("runs", "--log-dir", str(plain.log_dir), "--format", "json").stdout)[0]["state"] == "running"
+    started.finish()
+
+
+def test_check_is_strict_and_names_everything(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[smtp]\nhsot = "x"\nport = 99999\npassword = "x"\n[emial]\nto = []\n[run]\ntimeout = "soon"\n')
+    done = call("check", "--config", str(path), env={"GPUALERT_TTY": "perhaps", "GPUALERT_SMTP_HSOT": "x"})
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 1
+    for part in (
+        f"{path}: smtp.hsot is unknown; did you mean smtp.host?", "smtp.port must be less than or equal to 65535",
+        "smtp.password belongs in password_file or GPUALERT_SMTP_PASSWORD", "emial is unknown",
+        "run.timeout must be a duration", "GPUALERT_TTY: run.tty must be 'auto', 'always' or 'never'",
+        "GPUALERT_SMTP_HSOT is unknown; did you mean GPUALERT_SMTP_HOST?",
+    ):  # fmt: skip
+        assert any(part in line for line in lines), part
+    good = tmp_path / "good.toml"
+    good.write_text('[smtp]\nhost = "mail.example.org"\n[email]\nto = ["a@example.org"]\n')
+    assert call("check", "--config", str(good)).stdout == b"the configuration is right\n"
+
+
+def test_every_command_has_help_with_what_it_takes() -> None:
+    commands = ["run", "classify", "explain", "report", "runs", "logs", "flush", "check", "version", "completion"]
+    top = call("--help").stdout.decode()
+    for command in commands:
+        assert f"  {command} " in top
+        text = call(command, "--help").stdout.decode()
+        assert f"Usage: gpualert {command}" in text
+    text = call("run", "--help").stdout.decode()
+    for option in OPTIONS:
+        assert (option.flag or option.off_flag) in text
+        assert option.environment in text
+
+
+def test_version_and_completion() -> None:
+    assert call("version").stdout.startswith(b"gpualert 0.")
+    assert call("--version").stdout.startswith(b"gpualert 0.")
+    for shell in ("bash", "zsh", "fish"):
+        assert b"_GPUALERT_COMPLETE" in call("completion", shell).stdout
+
+
+def test_explain_tells_of_every_class() -> None:
+    listed = call("explain").stdout.decode()
+    for name in ("cuda_oom", "gpu_ecc", "lost", "image_pull"):
+        assert name in listed
+        assert "what to do" in call("explain", name).stdout.decode()
+
+
+def test_what_is_imported_for_run_is_not_the_command_line(plain: Gpualert) -> None:
+    program = "import sys; sys.argv = ['gpualert', 'run', '--no-such']; from gpualert.__main__ import main\ntry: main()\nfinally: pass"
+    done = subprocess.run([PYTHON, "-X", "importtime", "-c", program], capture_output=True, check=False)
+    assert b"click" not in done.stderr
+    assert b"gpualert.supervisor.main" in done.stderr
+
+
+def test_time_of_day_is_not_needed(two_runs: Gpualert) -> None:
+    rows: list[dict[str, Any]] = json.loads(call("runs", "--log-dir", str(two_runs.log_dir), "--format", "json").stdout)
+    assert all(row["started_at"] <= time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + "Z" for row in rows)
+    assert sys.version_info >= (3, 11)

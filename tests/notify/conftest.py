@@ -1,0 +1,5 @@
+"""Fixtures of the mail's tests."""
+
+from notify.servers import accepting, misbehaving
+
+__all__ = ["accepting", "misbehaving"]

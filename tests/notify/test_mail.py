@@ -1,0 +1,382 @@
+"""The mail of a real run: whole at a server that accepts, in the spool at any other; the status is the child's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fast_mail_parser
+import pytest
+from conftest import PYTHON, Completed, Gpualert, wait_until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from notify.servers import MISBEHAVIOURS, Accepting, dialogue
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+SCRIPT = f"""
+for i in 1 2 3; do echo "step $i loss 1.0"; done
+echo 'Traceback (most recent call last):' >&2
+echo '  File "train.py", line 3, in <module>' >&2
+echo '    main()' >&2
+echo '{OOM}' >&2
+exit 3
+"""
+
+
+def _environment(port: int, security: str = "none", **more: str) -> dict[str, str]:
+    return {
+        "GPUALERT_SMTP_HOST": "localhost",
+        "GPUALERT_SMTP_PORT": str(port),
+        "GPUALERT_SMTP_SECURITY": security,
+        "GPUALERT_EMAIL_TO": "oncall@example.org",
+        "GPUALERT_EMAIL_FROM": "gpualert@example.org",
+        **more,
+    }
+
+
+def _fail(plain: Gpualert, environment: dict[str, str], *options: str) -> Completed:
+    return plain.run(["sh", "-c", SCRIPT], "--name", "llama-7b", *options, env=environment)
+
+
+def _spool(done: Completed) -> list[Path]:
+    return sorted((done.run_dir / "mail").glob("*.eml"))
+
+
+def _flush(plain: Gpualert, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--log-dir", str(plain.log_dir)]
+    return subprocess.run(argv, env={**plain._environment(None), **environment}, capture_output=True, check=False)
+
+
+def test_an_accepted_mail_arrives_whole(plain: Gpualert, accepting: Callable[..., Accepting], tmp_path: Path) -> None:
+    server = accepting()
+    (tmp_path / "metrics.json").write_text('{"loss": 1}')
+    (tmp_path / "big.bin").write_bytes(os.urandom(200_000))
+    environment = _environment(server.port, GPUALERT_ARTIFACTS_MAX_FILE="100k", GPUALERT_NODE_NAME="gpu-17", RANK="3")
+    done = plain.run(
+        ["sh", "-c", SCRIPT], "--name", "llama-7b", "--artifact", "*.json", "--artifact", "*.bin", "--artifact", "no/*.txt",
+        env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert done.said[-1].endswith(" · mailed to oncall@example.org")
+    assert server.inbox.envelopes == [("gpualert@example.org", ["oncall@example.org"])]
+    assert _spool(done) == []
+    mail = fast_mail_parser.parse_email(server.inbox.mails[0])
+    assert mail.subject.startswith("[gpualert] llama-7b failed: cuda_oom on rank 3 (gpu-17) after ")
+    text = mail.text_plain[0]
+    for part in ("CUDA out of memory on GPU 0, asked for 2.00 GiB", "PYTORCH_CUDA_ALLOC_CONF", 'File "train.py", line 3',
+                 "step 3 loss 1.0", "metrics.json", "big.bin", "no/*.txt", "no_match", "too_large"):  # fmt: skip
+        assert part in text, part
+        assert part.replace('"', "&#34;") in mail.text_html[0] or part in mail.text_html[0], part
+    files = {a.filename: a.content for a in mail.attachments}
+    assert gzip.decompress(files["output.log.gz"]) == done.log
+    assert json.loads(files["report.json"])["diagnosis"]["class"] == "cuda_oom"
+    assert files["metrics.json"] == b'{"loss": 1}'
+    assert "big.bin" not in files
+    headers = {key.lower(): value for key, value in mail.headers.items()}
+    assert headers["auto-submitted"] == ["auto-generated"]
+    assert headers["message-id"][0].startswith("<")
+    report = done.json("report.json")
+    assert [(n["outcome"], n["to"]) for n in report["notifications"]] == [("sent", ["oncall@example.org"])]
+    fates = {a["path"]: a["fate"] for a in report["artifacts"]}
+    assert fates == {"output.log": "zipped", "metrics.json": "attached", "big.bin": "too_large", "no/*.txt": "no_match"}
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_mail_over_tls_with_a_password(plain: Gpualert, accepting: Callable[..., Accepting], security: str) -> None:
+    password = "correct horse battery"
+    server = accepting(security, password=password)
+    environment = _environment(
+        server.port, security, GPUALERT_SMTP_CA_FILE=str(server.ca_file), GPUALERT_SMTP_USERNAME="bot",
+        GPUALERT_SMTP_PASSWORD=password,
+    )  # fmt: skip
+    done = _fail(plain, environment)
+    assert done.returncode == 3
+    assert (len(server.inbox.mails), server.inbox.logins) == (1, ["bot"]), done.stderr
+    for path in done.run_dir.rglob("*"):
+        assert not path.is_file() or password.encode() not in path.read_bytes(), path
+    assert password.encode() not in server.inbox.mails[0]
+
+
+def test_a_wrong_password_is_said_without_being_shown(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting("starttls", password="right")
+    environment = _environment(
+        server.port, "starttls", GPUALERT_SMTP_CA_FILE=str(server.ca_file), GPUALERT_SMTP_USERNAME="bot",
+        GPUALERT_SMTP_PASSWORD="wrong-password",
+    )  # fmt: skip
+    done = _fail(plain, environment)
+    assert (done.returncode, len(_spool(done))) == (3, 1)
+    assert "mail spooled (localhost answered 535" in done.said[-1]
+    assert b"wrong-password" not in done.stderr + done.file("report.json") + done.file("reporter.log")
+
+
+@pytest.mark.parametrize("name", MISBEHAVIOURS)
+def test_a_server_that_misbehaves_costs_nothing_but_the_mail(
+    gpualert: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int], name: str
+) -> None:
+    port = misbehaving(MISBEHAVIOURS[name])
+    done = _fail(gpualert, _environment(port), "--report-deadline", "3s")
+    assert done.returncode == 3
+    assert len(_spool(done)) == 1
+    own = [line for line in done.stderr.decode().splitlines() if "gpualert" in line]
+    assert own == done.said
+    assert "mail spooled (" in done.said[-1]
+    notification = done.json("report.json")["notifications"][0]
+    assert (notification["outcome"], bool(notification["detail"])) == ("spooled", True)
+
+
+def test_a_refused_connection_and_an_unknown_name(plain: Gpualert) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        closed_port = probe.getsockname()[1]
+    done = _fail(plain, _environment(closed_port))
+    assert (done.returncode, len(_spool(done))) == (3, 1)
+    assert "mail spooled (localhost: Connection refused); gpualert flush sends it" in done.said[-1]
+
+
+def test_no_server_at_all_spools(plain: Gpualert) -> None:
+    done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
+    assert len(_spool(done)) == 1
+    assert "mail spooled (smtp.host is not set)" in done.said[-1]
+
+
+def test_plain_text_is_never_used_when_starttls_was_asked_for(
+    plain: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int]
+) -> None:
+    seen: list[bytes] = []
+
+    def without_starttls(connection: socket.socket) -> None:
+        from notify.servers import line
+
+        connection.sendall(b"220 hello\r\n")
+        while True:
+            seen.append(line(connection))
+            connection.sendall(b"250 fine\r\n")
+
+    done = _fail(plain, _environment(misbehaving(without_starttls), "starttls"))
+    assert (done.returncode, len(_spool(done))) == (3, 1)
+    assert "offers no STARTTLS" in done.said[-1]
+    assert not any(command.upper().startswith((b"MAIL", b"AUTH", b"DATA")) for command in seen)
+
+
+def test_a_server_that_refuses_starttls_gets_no_mail(
+    plain: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int]
+) -> None:
+    answers = {b"EHLO": b"250-me\r\n250 STARTTLS\r\n", b"STARTTLS": b"454 not now\r\n"}
+    done = _fail(plain, _environment(misbehaving(lambda c: dialogue(c, answers)), "starttls"))
+    assert (done.returncode, len(_spool(done))) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ({}, "certificate of localhost is not valid"),
+        ({"host": "other.example.org"}, "certificate of localhost is not valid"),
+        ({"days": -10}, "certificate of localhost is not valid"),
+    ],
+)
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_a_bad_certificate_is_refused(
+    plain: Gpualert, accepting: Callable[..., Accepting], security: str, kind: dict[str, Any], words: str
+) -> None:
+    server = accepting(security, **kind)
+    more = {"GPUALERT_SMTP_CA_FILE": str(server.ca_file)} if kind else {}
+    done = _fail(plain, _environment(server.port, security, **more))
+    assert (done.returncode, len(_spool(done)), server.inbox.mails) == (3, 1, [])
+    assert words in done.said[-1]
+
+
+def test_a_password_is_not_sent_without_tls_except_to_ourselves(plain: Gpualert) -> None:
+    environment = _environment(
+        9, "none", GPUALERT_SMTP_HOST="192.0.2.1", GPUALERT_SMTP_USERNAME="bot", GPUALERT_SMTP_PASSWORD="hunter2x"
+    )
+    done = _fail(plain, environment, "--report-deadline", "4s")
+    assert (done.returncode, len(_spool(done))) == (3, 1)
+
+
+def test_a_small_limit_of_the_server_drops_attachments_by_name(
+    plain: Gpualert, accepting: Callable[..., Accepting], tmp_path: Path
+) -> None:
+    (tmp_path / "noise.bin").write_bytes(os.urandom(150_000))
+    server = accepting(size=60_000)
+    done = plain.run(["sh", "-c", SCRIPT], "--artifact", "noise.bin", env=_environment(server.port), cwd=tmp_path)
+    assert len(server.inbox.mails[0]) <= 60_000
+    mail = fast_mail_parser.parse_email(server.inbox.mails[0])
+    assert "Not attached, because the server takes at most 60000 bytes: noise.bin" in mail.text_plain[0]
+    assert [a.filename for a in mail.attachments] == ["report.json", "output.log.gz"]
+    assert "not attached: noise.bin" in done.json("report.json")["notifications"][0]["detail"]
+
+
+def test_some_recipients_refused_others_served(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    server.inbox.refuse = {"gone@example.org": "550 no such user", "busy@example.org": "451 later"}
+    environment = _environment(
+        server.port, GPUALERT_EMAIL_TO="a@example.org,gone@example.org,busy@example.org,no address"
+    )
+    done = _fail(plain, environment)
+    assert server.inbox.envelopes[0][1] == ["a@example.org"]
+    notes = {tuple(n["to"]): (n["outcome"], n["detail"]) for n in done.json("report.json")["notifications"]}
+    assert notes[("no address",)] == ("skipped", "is not a mail address")
+    outcome, detail = notes[("a@example.org",)]
+    assert (outcome, "gone@example.org (550" in detail, "later: busy@example.org" in detail) == ("sent", True, True)
+    server.inbox.refuse = {}
+    assert _flush(plain, environment).returncode == 0
+    assert server.inbox.envelopes[1][1] == ["busy@example.org"]
+    assert _spool(done) == []
+
+
+def test_flush_sends_what_is_left_exactly_once_also_two_at_a_time(
+    plain: Gpualert, accepting: Callable[..., Accepting]
+) -> None:
+    for _ in range(3):
+        done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
+    server = accepting()
+    server.inbox.hold_s = 0.3
+    environment = _environment(server.port)
+    argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--log-dir", str(plain.log_dir)]
+    both = [subprocess.Popen(argv, env={**plain._environment(None), **environment}) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert len(server.inbox.mails) == 3
+    assert len({fast_mail_parser.parse_email(m).headers["Message-ID"][0] for m in server.inbox.mails}) == 3
+    assert _spool(done) == []
+    assert _flush(plain, environment).stdout == b"nothing is waiting to be sent\n"
+
+
+def test_a_flush_that_is_killed_loses_nothing(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
+    server = accepting()
+    server.inbox.hold_s = 600
+    argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--log-dir", str(plain.log_dir)]
+    process = subprocess.Popen(argv, env={**plain._environment(None), **_environment(server.port)})
+    time.sleep(1.0)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(_spool(done)) == 1
+    server.inbox.hold_s = 0
+    second = accepting()
+    assert _flush(plain, _environment(second.port)).returncode == 0
+    assert len(second.inbox.mails) == 1
+
+
+def test_a_poisoned_spool_file_stops_nothing_else(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
+    mail = done.run_dir / "mail"
+    (mail / "0empty.eml").write_bytes(b"")
+    (mail / "0empty.json").write_text('{"from": "a@b.c", "to": ["x@y.z"]}')
+    (mail / "0foreign.eml").write_bytes(b"\xff" * 100)
+    (mail / "0broken.eml").write_bytes(b"Subject: x\r\n\r\n")
+    (mail / "0broken.json").write_text("{")
+    os.mkfifo(mail / "0fifo.eml")
+    server = accepting()
+    flushed = _flush(plain, _environment(server.port))
+    assert len(server.inbox.mails) == 1
+    assert flushed.returncode == 1
+    assert flushed.stdout.count(b"broken: ") == 4
+
+
+def test_a_mail_that_was_interrupted_with_its_run_is_sent_once_by_the_survivor(
+    plain: Gpualert, accepting: Callable[..., Accepting]
+) -> None:
+    server = accepting()
+    environment = _environment(server.port)
+    process = subprocess.Popen(
+        plain.argv([], ["sh", "-c", "echo ready; sleep 60"]),
+        env={**plain._environment(None), **environment},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(lambda: any(b"ready" in p.read_bytes() for p in plain.log_dir.glob("2*/output.log")), "output")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(2):
+        plain.run(["true"], env=environment)
+    wait_until(lambda: len(server.inbox.mails) >= 1, "the survivor's mail")
+    wait_until(lambda: list((plain.log_dir / ".open").iterdir()) == [], "the sweeps to end")
+    plain.run(["true"], env=environment)
+    assert len(server.inbox.mails) == 1
+    assert "lost" in fast_mail_parser.parse_email(server.inbox.mails[0]).subject
+
+
+@pytest.mark.parametrize(
+    ("when", "code", "count"), [("always", 0, 1), ("failure", 0, 0), ("never", 1, 0), ("failure", 1, 1)]
+)
+def test_who_is_told_when(
+    plain: Gpualert, accepting: Callable[..., Accepting], when: str, code: int, count: int
+) -> None:
+    server = accepting()
+    done = plain.run(["sh", "-c", f"exit {code}"], "--notify", when, env=_environment(server.port))
+    assert (done.returncode, len(server.inbox.mails)) == (code, count)
+
+
+def test_a_dry_run_prints_and_sends_nothing(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    done = _fail(plain, _environment(server.port), "--dry-run")
+    assert server.inbox.mails == []
+    assert any(line.startswith("gpualert: | Subject: [gpualert] llama-7b failed: cuda_oom") for line in done.said)
+    assert all(line.startswith("gpualert: ") for line in done.stderr.decode().splitlines()[4:])
+
+
+def test_names_beyond_ascii_arrive(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    environment = _environment(server.port, GPUALERT_EMAIL_TO="ünï@example.org,b@bücher.example")
+    done = plain.run(["sh", "-c", "exit 1"], "--name", "übung-模型", env=environment)
+    assert fast_mail_parser.parse_email(server.inbox.mails[0]).subject.startswith("[gpualert] übung-模型 failed: ")
+    assert server.inbox.envelopes[0][1] == ["ünï@example.org", "b@xn--bcher-kva.example"]
+    assert done.said[-1].endswith("mailed to ünï@example.org, b@bücher.example")
+
+
+def test_addresses_beyond_ascii_wait_for_a_server_that_takes_them(
+    plain: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int]
+) -> None:
+    done = _fail(plain, _environment(misbehaving(lambda c: dialogue(c, {})), GPUALERT_EMAIL_TO="ünï@example.org"))
+    assert len(_spool(done)) == 1
+    assert "SMTPUTF8" in done.said[-1]
+
+
+def test_secrets_of_the_environment_do_not_travel(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    script = "echo ValueError: token abcdef-secret-42 >&2; exit 1"
+    plain.run(["sh", "-c", script], env=_environment(server.port, WANDB_API_KEY="abcdef-secret-42"))
+    mail = fast_mail_parser.parse_email(server.inbox.mails[0])
+    assert "abcdef-secret-42" not in mail.text_plain[0] + mail.text_html[0] + mail.subject
+    assert "[masked]" in mail.text_plain[0]
+
+
+def test_check_sends_a_test_mail(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    argv = [PYTHON, "-I", "-m", "gpualert", "check", "--send-test-mail"]
+    done = subprocess.run(
+        argv, env={**plain._environment(None), **_environment(server.port)}, capture_output=True, check=False
+    )
+    assert (done.returncode, len(server.inbox.mails)) == (0, 1), done.stderr
+    assert b"localhost has taken the test mail for oncall@example.org" in done.stdout
+
+
+@given(st.text(), st.text(), st.text())
+@settings(max_examples=200, deadline=None)
+def test_no_header_can_be_smuggled_in(name: str, node: str, cls: str) -> None:
+    from gpualert.notify import message
+    from gpualert.report.quotes import Quotes
+
+    report: dict[str, Any] = {
+        "run": {"name": name, "node": node, "rank": 1, "run_id": name, "argv": [name]},
+        "exit": {"exit_code": 1, "duration_s": 1.0},
+        "diagnosis": {"class": cls or "x", "summary": name, "root": None, "evidence": [], "suggestions": [node]},
+        "artifacts": [], "notifications": [], "trouble": [], "made_at": "now", "gpualert": "0",
+    }  # fmt: skip
+    mail = message.compose(report, Quotes(tail=[name]), [], "a@example.org", ["b@example.org"], "/runs/x")
+    data = mail.as_bytes(policy=message.POLICY)
+    head = data.partition(b"\r\n\r\n")[0]
+    names = [line.split(b":")[0] for line in head.split(b"\r\n") if not line.startswith((b" ", b"\t"))]
+    assert names == [
+        b"Subject", b"From", b"To", b"Date", b"Message-ID", b"Auto-Submitted", b"X-GPUAlert-Class", b"X-GPUAlert-Run",
+        b"MIME-Version", b"Content-Type",
+    ]  # fmt: skip
+    assert max(map(len, data.split(b"\r\n"))) <= 998
