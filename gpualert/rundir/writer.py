@@ -80,8 +80,13 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[posix.write(fd, view) :]
 
 
-def replace_file(path: str, data: bytes) -> None:
-    """Put ``data`` at ``path`` durably: after a crash the old file is there, or the new one.
+def replace_file(path: str, data: bytes, *, durable: bool = True) -> None:
+    """Put ``data`` at ``path``: whoever reads finds the old file or the new one, whole.
+
+    Args:
+        path: The file.
+        data: Its content.
+        durable: The same holds after a crash of the machine.
 
     Raises:
         OSError: It cannot be written.
@@ -91,7 +96,8 @@ def replace_file(path: str, data: bytes) -> None:
     try:
         try:
             write_all(fd, data)
-            posix.fsync(fd)
+            if durable:
+                posix.fsync(fd)
         finally:
             posix.close(fd)
         posix.rename(temporary, path)
@@ -101,11 +107,12 @@ def replace_file(path: str, data: bytes) -> None:
         except OSError:
             pass  # the first error is the one to tell
         raise
-    sync_directory(path.rpartition("/")[0] or "/")
+    if durable:
+        sync_directory(path.rpartition("/")[0] or "/")
 
 
 class RunDirectory:
-    """The directory of one run, made and synced.
+    """The directory of one run; durable once ``sync`` has returned.
 
     Attributes:
         path: Its absolute path.
@@ -134,12 +141,21 @@ class RunDirectory:
         self._marker = ""
         try:
             self._fill()
-            sync_directory(self.path)
-            sync_directory(parent)
         except OSError:
             self.abandon()
             raise
         self._mark_open(parent)
+
+    def sync(self) -> None:
+        """Make everything in it durable, and its own entry in the log directory.
+
+        Raises:
+            OSError: It cannot be synced.
+        """
+        # Every file is there by now, so the second and third find little left to do.
+        posix.fsync(self._lock_fd)
+        sync_directory(self.path)
+        sync_directory(self.path.rpartition("/")[0] or "/")
 
     def _mark_open(self, parent: str) -> None:
         self._marker = f"{parent.rstrip('/')}/{OPEN}/{self.run_id}"
@@ -172,19 +188,23 @@ class RunDirectory:
         except OSError:
             pass  # a file system without locks: process id and start time have to do
         write_all(fd, jsontext.dumps(self._facts).encode() + b"\n")
-        posix.fsync(fd)
         self._events_fd = posix.open(f"{self.path}/{EVENTS}", _WRITE | posix.O_APPEND, FILE_MODE)
 
-    def abandon(self) -> None:
-        """Leave nothing behind of a directory that could not be completed, or that came too late."""
+    def abandon(self, *others: str) -> None:
+        """Leave nothing behind of a directory that could not be completed, or that came too late.
+
+        Args:
+            others: Further files in it.
+        """
         for fd in (self._lock_fd, self._events_fd):
             if fd >= 0:
                 posix.close(fd)
-        for name in (RUN, EVENTS):
+        for name in (RUN, EVENTS, *others):
             try:
                 posix.unlink(f"{self.path}/{name}")
             except OSError:
                 pass
+        self.mark_closed()
         try:
             posix.rmdir(self.path)
         except OSError:
@@ -206,6 +226,7 @@ class RunDirectory:
         except FileNotFoundError:
             pass
         self._fill()
+        posix.fsync(self._lock_fd)
 
     def add_events(self, events: Iterable[Mapping[str, object]]) -> None:
         """Append to ``events.jsonl``, one object a line.
@@ -233,13 +254,13 @@ class RunDirectory:
         """
         posix.fdatasync(self._events_fd)
 
-    def write_json(self, name: str, value: Mapping[str, object]) -> None:
-        """Write one of the directory's JSON files durably.
+    def write_json(self, name: str, value: Mapping[str, object], *, durable: bool = True) -> None:
+        """Write one of the directory's JSON files, whole or not at all.
 
         Raises:
             OSError: It cannot be written.
         """
-        replace_file(f"{self.path}/{name}", jsontext.dumps(dict(value)).encode() + b"\n")
+        replace_file(f"{self.path}/{name}", jsontext.dumps(dict(value)).encode() + b"\n", durable=durable)
 
     def link_latest(self) -> None:
         """Let ``latest`` in the log directory point here.

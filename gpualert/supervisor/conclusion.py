@@ -135,7 +135,8 @@ def _write_exit(run: Supervision, facts: dict[str, object]) -> None:
     if directory is None:
         return
     try:
-        directory.write_json(EXIT, facts)
+        # A success is not worth a wait for the disk: should the node crash now, the run would be reported as lost.
+        directory.write_json(EXIT, facts, durable=facts["exit_code"] != 0)
     except OSError as error:
         run.trouble.report(f"cannot write {directory.path}/{EXIT} ({error.strerror})")
     else:

@@ -6,7 +6,8 @@ import _thread
 import errno
 
 from gpualert.rundir import location
-from gpualert.rundir.logfile import OutputLog
+from gpualert.rundir.logfile import INDEX, OutputLog
+from gpualert.rundir.logfile import NAME as LOG
 from gpualert.rundir.writer import RunDirectory, new_run_id
 from gpualert.supervisor import facts as run_facts
 from gpualert.supervisor.pump import Signal
@@ -32,7 +33,17 @@ class Journal:
         troubles: What went wrong on the way.
     """
 
-    __slots__ = ("directory", "facts", "lock", "log", "troubles")
+    __slots__ = (
+        "_attempt",
+        "_candidates",
+        "_environment",
+        "_max_bytes",
+        "directory",
+        "facts",
+        "lock",
+        "log",
+        "troubles",
+    )
 
     def __init__(self) -> None:
         self.directory: RunDirectory | None = None
@@ -40,15 +51,19 @@ class Journal:
         self.lock = _thread.allocate_lock()
         self.facts: dict[str, object] = {}
         self.troubles: list[str] = []
+        self._candidates: list[str] = []
+        self._attempt: Attempt | None = None
+        self._environment: Mapping[bytes, bytes] = {}
+        self._max_bytes = 0
 
-    def open(
+    def begin(
         self,
         settings: Settings,
         environment: Mapping[bytes, bytes],
         collect: Callable[[str], dict[str, object]],
         started_us: int,
     ) -> None:
-        """Make the run directory: where it was asked for, else where it usually is, else in a temporary one.
+        """Start making the run directory, where it was asked for, else where it usually is; ``settle`` waits for it.
 
         Args:
             settings: What ``gpualert run`` was told.
@@ -60,15 +75,23 @@ class Journal:
         run_id = new_run_id(started_us, name)
         self.facts = collect(run_id)
         asked = settings.text("log.dir")
+        self._candidates = [asked] if asked else location.defaults(environment)
+        self._environment, self._max_bytes = environment, settings.size("log.max_bytes")
+        self._attempt = Attempt(self._candidates[0], self) if self._candidates else None
+
+    def settle(self) -> None:
+        """Wait for the directory; where it cannot be made, make another, in the end a temporary one."""
         failure = ""
-        for parent in [asked] if asked else location.defaults(environment):
-            problem = self._try(parent, settings, environment)
+        for number, parent in enumerate(self._candidates):
+            attempt = self._attempt if number == 0 and self._attempt is not None else Attempt(parent, self)
+            problem = attempt.settle(self)
             if not problem:
                 return
             failure = f"cannot write {parent} ({problem})"
+        parent = ""
         try:
-            parent = location.temporary(environment)
-            problem = self._try(parent, settings, environment)
+            parent = location.temporary(self._environment)
+            problem = Attempt(parent, self).settle(self)
         except OSError as error:
             problem = error.strerror or str(error)
         if problem:
@@ -76,42 +99,72 @@ class Journal:
         else:
             self.troubles.append(f"{failure}: keeping the log in {parent}")
 
-    def _try(self, parent: str, settings: Settings, environment: Mapping[bytes, bytes]) -> str:
-        """Make everything in one log directory; what is wrong with it, or nothing.
+    def make(self, parent: str) -> tuple[RunDirectory, OutputLog]:
+        """Make everything in one log directory, and sync it.
 
-        In a thread, since a dead network volume answers nobody, and the command must start all the same.
+        Args:
+            parent: The log directory.
+
+        Raises:
+            OSError: Something cannot be made.
         """
-        made: list[tuple[RunDirectory, OutputLog]] = []
-        problems: list[str] = []
-        finished = Signal()
-        given_up: list[bool] = []
-
-        def make() -> None:
-            try:
-                where = location.absolute(parent)
-                directory = _make(where, self.facts, str(self.facts["run_id"]))
-                if given_up:
-                    directory.abandon()
-                    return
-                log = OutputLog(directory.path, settings.size("log.max_bytes"), lambda: location.temporary(environment))
-                made.append((directory, log))
-            except OSError as error:
-                problems.append(error.strerror or str(error))
-            except Exception as error:  # noqa: BLE001  (a fault in here must not stop the command)
-                problems.append(f"a fault inside gpualert: {error}")
-            finished.give()
-
+        directory = _make(location.absolute(parent), self.facts, str(self.facts["run_id"]))
         try:
-            _thread.start_new_thread(make, ())
+            log = OutputLog(directory.path, self._max_bytes, lambda: location.temporary(self._environment))
+            directory.sync()
+        except OSError:
+            directory.abandon(LOG, INDEX)
+            raise
+        return directory, log
+
+
+class Attempt:
+    """One log directory being tried, in a thread: a dead network volume answers nobody, and the command must start."""
+
+    __slots__ = ("_finished", "_given_up", "_made", "_problem")
+
+    def __init__(self, parent: str, journal: Journal) -> None:
+        """Start.
+
+        Args:
+            parent: The log directory.
+            journal: What to make in it.
+        """
+        self._made: tuple[RunDirectory, OutputLog] | None = None
+        self._problem = ""
+        self._given_up = False
+        self._finished = Signal()
+        try:
+            _thread.start_new_thread(self._make, (parent, journal))
         except RuntimeError:
-            make()
-        if not finished.wait(PATIENCE_S):
-            given_up.append(True)
+            self._make(parent, journal)
+
+    def _make(self, parent: str, journal: Journal) -> None:
+        try:
+            self._made = journal.make(parent)
+            if self._given_up:
+                self._made[0].abandon(LOG, INDEX)
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+        except Exception as error:  # noqa: BLE001  (a fault in here must not stop the command)
+            self._problem = f"a fault inside gpualert: {error}"
+        self._finished.give()
+
+    def settle(self, journal: Journal) -> str:
+        """Wait for the end.
+
+        Args:
+            journal: Gets what was made.
+
+        Returns:
+            What is wrong with that log directory; empty when all is made.
+        """
+        if not self._finished.wait(PATIENCE_S):
+            self._given_up = True
             return f"no answer within {PATIENCE_S:g} s"
-        if problems:
-            return problems[0]
-        self.directory, self.log = made[0]
-        return ""
+        if self._made is not None:
+            journal.directory, journal.log = self._made
+        return self._problem
 
 
 def _make(parent: str, facts: dict[str, object], run_id: str) -> RunDirectory:

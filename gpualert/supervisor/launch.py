@@ -9,6 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
@@ -180,6 +181,80 @@ def fork_and_execute(
         return pid, None
     number, _, path = answer[len(_MARK) :].partition(b":")
     return pid, LaunchError(int(number), explain(int(number), path, command[0]))
+
+
+def spawn(
+    command: list[bytes],
+    search_path: bytes | None,
+    environment: dict[bytes, bytes],
+    targets: dict[int, int],
+    signals: tuple[set[int], set[int]],
+    *,
+    own_group: bool,
+) -> tuple[int, LaunchError | None]:
+    """Start ``command`` by posix_spawn(3), which does not copy this process: half the time of a fork.
+
+    glibc leaves its internal signals 32 and 33 ignored in the child; whoever needs them sets them anew.
+
+    Args:
+        command: The program's name and its arguments.
+        search_path: ``PATH``; None where it is unset.
+        environment: The child's environment.
+        targets: Which descriptors of ours become which ones of the child's.
+        signals: The child's blocked signals, and those of its signals that are to be default.
+        own_group: Put it into a process group of its own.
+
+    Returns:
+        The process's id, or 0 and why it could not be executed.
+
+    Raises:
+        ForkError: There is no new process.
+    """
+    blocked, default = signals
+    options: dict[str, object] = {"setsigmask": blocked, "setsigdef": default}
+    options["file_actions"] = [(posix.POSIX_SPAWN_DUP2, source, target) for target, source in targets.items()]
+    if own_group:
+        options["setpgroup"] = 0
+    worst, about = errno.ENOENT, command[0]
+    for path in candidates(command[0], search_path):
+        number = _why_not(path)
+        if not number:
+            pid, number = _spawn_one(path, command, environment, options)
+            if number == errno.ENOEXEC and _is_script(path):
+                through_shell = [b"/bin/sh", path, *command[1:]]
+                pid, number = _spawn_one(b"/bin/sh", through_shell, environment, options)
+            if not number:
+                return pid, None
+        if number == errno.EACCES:
+            worst, about = number, path
+        elif number not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ETIMEDOUT):
+            worst, about = number, path
+            break
+        elif worst == errno.ENOENT and _exists(path):
+            about = path  # it is there: what it needs to run is not
+            break
+    return 0, LaunchError(worst, explain(worst, about, command[0]))
+
+
+def _why_not(path: bytes) -> int:
+    """The error number that says that there is nothing at ``path`` to execute; 0 when it is worth a try."""
+    try:
+        posix.stat(path)
+    except OSError as error:
+        return error.errno or errno.ENOENT
+    except ValueError:
+        return errno.ENOENT
+    return 0
+
+
+def _spawn_one(path: bytes, command: list[bytes], environment: dict[bytes, bytes], options: Any) -> tuple[int, int]:
+    """A process id and 0, or 0 and an error number."""
+    try:
+        return posix.posix_spawn(path, command, environment, **options), 0
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.ENOMEM):
+            raise ForkError(error.strerror) from None
+        return 0, error.errno or errno.EINVAL
 
 
 def _become(command: list[bytes], search_path: bytes | None, prepare: Callable[[], None], tell: int) -> None:

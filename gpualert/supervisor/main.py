@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import posix
 import sys
 
 from gpualert.rundir.clock import now_us
-from gpualert.supervisor import fallback, launch, settings, signals, status
-from gpualert.supervisor.streams import closed_standard_descriptors, write_stderr
+from gpualert.supervisor import launch, settings, signals, status, stderr
 from gpualert.supervisor.supervision import Supervision
 from gpualert.supervisor.trouble import PREFIX
 
@@ -23,60 +23,78 @@ def run(arguments: list[str]) -> NoReturn:
         arguments: What follows ``gpualert run``.
     """
     inherited = signals.block()
+    gc.disable()  # until the child runs: there is nothing to collect yet
     started_us = now_us()
-    closed = closed_standard_descriptors()
-    environment = original_environment()
+    closed = stderr.closed_standard_descriptors()
+    environment, exact = original_environment()
     try:
         told = settings.read(arguments, environment)
     except settings.UsageError as error:
-        write_stderr(f"{PREFIX}{error}\n")
+        stderr.write(f"{PREFIX}{error}\n")
         posix._exit(status.CALLED_WRONGLY)
     command = [launch.raw(argument) for argument in told.command]
     supervision = Supervision(told, command, environment, inherited, closed, started_us)
+    supervision.exact_environment = exact
     try:
         supervision.prepare()
         supervision.launch()
     except Exception as error:  # noqa: BLE001  (whatever is wrong in here, the command runs)
         if not supervision.child:
-            write_stderr(f"{PREFIX}cannot supervise ({error}): the command runs without gpualert\n")
+            stderr.write(f"{PREFIX}cannot supervise ({error}): the command runs without gpualert\n")
+            from gpualert.supervisor import fallback  # noqa: PLC0415
+
             fallback.become(command, environment.get(b"PATH"), inherited)
         supervision.failed(error)
     try:
         supervision.attend()
         supervision.conclude()
     except Exception as error:  # noqa: BLE001  (the same)
+        from gpualert.supervisor import fallback  # noqa: PLC0415
+
         supervision.failed(error)
         supervision.ending = supervision.ending or fallback.wait(supervision.child)
         fallback.let_out(supervision.streams)
-    ending = supervision.ending or fallback.wait(supervision.child)
     supervision.restore_terminal()
-    status.end_as(ending)
+    status.end_as(supervision.ending or status.Ending(status.CALLED_WRONGLY))
 
 
-def original_environment() -> dict[bytes, bytes]:
+def original_environment() -> tuple[dict[bytes, bytes], bool]:
     """The environment that we were started with, also made this process's again.
 
     The interpreter sets LC_CTYPE for itself where the locale is C (PEP 538); the child must not see that.
+
+    Returns:
+        Variables and values, and whether that is all there was.
     """
     environment: dict[bytes, bytes] = dict(posix.environ)
-    if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8") and not _was_set(b"LC_CTYPE"):
+    entries = _entries_at_exec()
+    if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8") and not _was_set(b"LC_CTYPE", entries):
         posix.unsetenv(b"LC_CTYPE")
         del environment[b"LC_CTYPE"]
+    # A variable that stands there twice, or an entry that is none, a mapping cannot hold.
+    exact = entries is not None and len(entries) == len(environment)
     environment.pop(signals.HANDOVER, None)
-    return environment
+    return environment, exact
 
 
-def _was_set(name: bytes) -> bool:
+def _was_set(name: bytes, entries: list[bytes] | None) -> bool:
     """Whether a variable was in the environment at exec; without /proc: unless the interpreter would have set it."""
+    if entries is None:
+        return b"LANG" in posix.environ or b"LC_ALL" in posix.environ
+    return any(entry.startswith(name + b"=") for entry in entries)
+
+
+def _entries_at_exec() -> list[bytes] | None:
+    """The environment as the kernel was given it; None without /proc."""
     try:
         fd = posix.open("/proc/self/environ", posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
-        return b"LANG" in posix.environ or b"LC_ALL" in posix.environ
+        return None
     content = b""
     while chunk := posix.read(fd, 1 << 20):
         content += chunk
     posix.close(fd)
-    return any(entry.startswith(name + b"=") for entry in content.split(b"\0"))
+    return content.removesuffix(b"\0").split(b"\0")
 
 
 if __name__ == "__main__":

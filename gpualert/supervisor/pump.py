@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpualert.rundir.logfile import OutputLog
 
 READ_BYTES = 256 << 10
+FIRST_READ_BYTES = 8 << 10
 PIPE_BYTES = 1 << 20
 QUEUE_BYTES = 1 << 20
 _F_SETPIPE_SZ, _F_GETPIPE_SZ, _FIONREAD = 1031, 1032, 0x541B
@@ -56,7 +57,7 @@ class Signal:
 
 
 class Passer:
-    """Passes bytes on to one of our descriptors, in a thread of its own.
+    """Passes bytes on to one of our descriptors: at once where that waits for nobody, else in a thread of its own.
 
     Attributes:
         fd: The descriptor.
@@ -80,14 +81,15 @@ class Passer:
         self._started = False
         self._room_bytes = _room_of(fd)
 
-    def start(self) -> None:
-        """Start the thread.
-
-        Raises:
-            RuntimeError: No thread can be made (a process limit).
-        """
-        _thread.start_new_thread(self._run, ())
-        self._started = True
+    def _start(self) -> bool:
+        """Start the thread, once there is something to queue; False when none can be made (a process limit)."""
+        if not self._started:
+            try:
+                _thread.start_new_thread(self._run, ())
+            except RuntimeError:
+                return False
+            self._started = True
+        return True
 
     @property
     def pending(self) -> int:
@@ -101,6 +103,9 @@ class Passer:
                 if not self._queued and self._takes(len(data)):
                     self.write(data)
                     return
+        if not self._start():
+            self.write(data)
+            return
         while self._queued >= QUEUE_BYTES and not self.gone:
             self._room.wait()
         with self._lock:
@@ -131,20 +136,19 @@ class Passer:
                 return False
             last = self._queue[-1] if self._queue else self._last
             data = (b"" if last.endswith(b"\n") else b"\n") + text.encode("utf-8", "replace")
-            if self._started:
-                self._queue.append(data)
-                self._queued += len(data)
-        if self._started:
-            self._filled.give()
-        else:
-            self.write(data)
+            if not self._start():
+                return False
+            self._queue.append(data)
+            self._queued += len(data)
+        self._filled.give()
         return True
 
     def close(self) -> None:
         """Nothing more comes: the thread ends when the queue is empty."""
-        self._closing = True
-        if not self._started:
-            self.done = True
+        with self._lock:
+            self._closing = True
+            if not self._started:
+                self.done = True
         self._filled.give()
 
     def abandon(self) -> int:
@@ -300,7 +304,8 @@ class Reader:
 
     def _pump(self) -> None:
         read, fd, put = posix.readv, self.fd, self._passer.put
-        buffers = [bytearray(READ_BYTES)]
+        size = FIRST_READ_BYTES
+        buffers = [bytearray(size)]
         whole = memoryview(buffers[0])
         while True:
             try:
@@ -310,6 +315,10 @@ class Reader:
             if not count:
                 return
             data = whole[:count]
+            if count == size < READ_BYTES:
+                size = READ_BYTES  # there is much to read: worth the memory now
+                buffers = [bytearray(size)]
+                whole = memoryview(buffers[0])
             try:
                 with self._lock:
                     if self._closed:

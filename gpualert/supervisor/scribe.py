@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpualert.supervisor.trouble import Trouble
 
 TICK_S = 1.0
+SOON_S = 0.05
 SYNC_EVERY_S = 5.0
 MESSAGE_EVERY_S = 10.0
 SAMPLE_AT_LEAST_EVERY_S = 60.0
@@ -71,29 +72,33 @@ class Scribe:
         self._started_at = time.monotonic()
         self._synced_bytes = 0
         self._written_sample = -1
+        self._written_kills = self.first.oom_kill
         self._journal_works = True
+        self._thread = 0
 
     def post(self, event: str, **fields: object) -> None:
         """Have an event written to the journal; never waits."""
         with self._events_lock:
             self._events.append({"at": rfc3339(now_us()), "event": event, **fields})
-        self._wanted.give()
+        if _thread.get_ident() != self._thread:
+            self._wanted.give()
 
     def hurry_message(self) -> None:
         """Have the termination message refreshed at once."""
         self._due["message"] = 0.0
         self._wanted.give()
 
-    def start(self, first: Callable[[], None]) -> None:
+    def start(self, first: Callable[[], None], soon: Callable[[], None]) -> None:
         """Start the thread.
 
         Args:
             first: Done first, in the thread.
+            soon: Done a moment later, unless the run has ended by then.
 
         Raises:
             RuntimeError: No thread can be made.
         """
-        _thread.start_new_thread(self._run, (first,))
+        _thread.start_new_thread(self._run, (first, soon))
 
     def finish(self, last: Callable[[], None], timeout: float) -> bool:
         """Have everything written, then ``last`` done, in the thread.
@@ -108,11 +113,17 @@ class Scribe:
         self._wanted.give()
         return self._finished.wait(timeout)
 
-    def _run(self, first: Callable[[], None]) -> None:
+    def _run(self, first: Callable[[], None], soon: Callable[[], None]) -> None:
+        self._thread = _thread.get_ident()
         self._attempt(first)
+        until = time.monotonic() + SOON_S
+        while self._closing is None and time.monotonic() < until:
+            self._wanted.wait(until - time.monotonic())
+        if self._closing is None:
+            self._attempt(soon)
         while self._closing is None:
-            self._wanted.wait(TICK_S)
             self._attempt(self._tick)
+            self._wanted.wait(TICK_S)
         self._close(self._closing)
         self._finished.give()
 
@@ -128,11 +139,10 @@ class Scribe:
             self._trouble.report(f"{getattr(step, '__name__', 'a step').strip('_')} failed inside gpualert ({error})")
 
     def _tick(self) -> None:
-        self._write_events()
         now = time.monotonic() - self._started_at
         self._take_sample()
-        if now >= self._due["sample"]:
-            self._record_sample(now)
+        self._record_sample(now)
+        self._write_events()
         self._watch_log()
         if self._message is not None and now >= self._due["message"]:
             self._due["message"] = now + MESSAGE_EVERY_S
@@ -168,12 +178,12 @@ class Scribe:
         if sample is None or sample.current is None:
             return
         step = (sample.limit or 100 * (64 << 20)) // 100
-        killed = sample.oom_kill != self.first.oom_kill
-        if abs(sample.current - self._written_sample) < step and not killed and now < self._due["sample"] + TICK_S:
+        changed = abs(sample.current - self._written_sample) >= step or sample.oom_kill != self._written_kills
+        if not changed and now < self._due["sample"]:
             return
-        self._written_sample = sample.current
+        self._written_sample, self._written_kills = sample.current, sample.oom_kill
+        self._due["sample"] = now + SAMPLE_AT_LEAST_EVERY_S
         self.post("memory", **describe(sample))
-        self._write_events()
 
     def _watch_log(self) -> None:
         log, directory = self._log, self._directory

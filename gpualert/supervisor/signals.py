@@ -51,6 +51,12 @@ class Inherited:
         self.blocked = set(blocked)
         self.ignored = set(ignored)
 
+    def for_spawn(self) -> tuple[set[int], set[int]] | None:
+        """The child's mask and its default signals, for posix_spawn(3); None when that cannot restore our state."""
+        if _signal.SIGCHLD in self.ignored:
+            return None
+        return self.blocked, {number for number in _CHANGED_BY_PYTHON if number not in self.ignored}
+
     def restore(self) -> None:
         """Make the signal state of this process what it was; for the child, between fork and exec."""
         for number in _CHANGED_BY_PYTHON:

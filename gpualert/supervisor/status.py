@@ -6,8 +6,6 @@ import _signal
 import posix
 import sys
 
-from gpualert.supervisor import kernel
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -55,6 +53,8 @@ def end_as(ending: Ending) -> NoReturn:
     if ending.signal is None:
         posix._exit(ending.exit_code if ending.exit_code is not None else CALLED_WRONGLY)
     if posix.getpid() != 1:
+        from gpualert.supervisor import kernel  # noqa: PLC0415
+
         kernel.forbid_core_dump()  # the child's is enough
         if ending.signal not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(ending.signal, _signal.SIG_DFL)

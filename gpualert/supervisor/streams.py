@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix
 
 from gpualert.rundir import index
-from gpualert.supervisor import pump
+from gpualert.supervisor import pump, stderr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,23 +16,6 @@ if TYPE_CHECKING:
 
 _NULL_DEVICE = 0x103
 """Device number of ``/dev/null`` (1, 3)."""
-
-
-def closed_standard_descriptors() -> set[int]:
-    """Which of 0, 1 and 2 are closed; they are taken up, so that no file of ours gets their numbers."""
-    closed = set()
-    for fd in range(3):
-        try:
-            posix.fstat(fd)
-        except OSError:
-            closed.add(fd)
-    for _ in closed:
-        # O_PATH can be neither read nor written, and closes when the child starts: to it they stay closed.
-        posix.open("/", _O_PATH | posix.O_CLOEXEC)
-    return closed
-
-
-_O_PATH = 0o10000000
 
 
 def same_file(one: int, other: int) -> bool:
@@ -118,8 +101,6 @@ class Streams:
         if 2 not in self.passers and 2 in self.targets:
             # stdout and stderr go the same way, so one passer serves both.
             self.passers[2] = self.passers[self._sources[0][2]]
-        for passer in set(self.passers.values()):
-            passer.start()
         for reader in self.readers:
             reader.start()
 
@@ -150,38 +131,15 @@ class Streams:
         """Print lines of gpualert's own on our stderr, after what the child has written there."""
         passer = self.passers.get(2)
         if passer is None or not passer.say(text):
-            write_stderr(text)
+            stderr.write(text)
 
     def end_line(self) -> None:
         """Let what is written on our stderr next begin on a line of its own."""
         passer = self.passers.get(2)
         if passer is not None and passer.line_is_open():
-            write_stderr("\n")
+            stderr.write("\n")
 
     def close_passers(self) -> None:
         """Nothing more comes."""
         for passer in self.passers.values():
             passer.close()
-
-
-def write_stderr(text: str) -> None:
-    """Print lines of gpualert's own on our stderr, whatever state that is in; never waits for a blocked reader."""
-    data = text.encode("utf-8", "replace")
-    try:
-        import select  # noqa: PLC0415
-
-        poll = select.poll()
-        poll.register(2, select.POLLOUT)
-        while data and poll.poll(0):
-            data = data[posix.write(2, data[:4096]) :]  # PIPE_BUF: a pipe that polls writable takes that much
-    except ImportError:
-        _write_blindly(data)  # no descriptor was left to load it
-    except OSError:
-        pass  # closed, full or gone: there is nobody to tell
-
-
-def _write_blindly(data: bytes) -> None:
-    try:
-        posix.write(2, data[:4096])
-    except OSError:
-        pass

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import _signal
 import _thread
+import gc
 import posix
 import time
 
 from gpualert.rundir.clock import now_us, rfc3339
-from gpualert.supervisor import cgroup, conclusion, facts, files, kernel, launch, message, orphans, signals
+from gpualert.supervisor import cgroup, facts, files, launch, reap, signals, stderr
 from gpualert.supervisor.foreground import Foreground
 from gpualert.supervisor.journal import Journal
 from gpualert.supervisor.redaction import Redaction, secrets
-from gpualert.supervisor.scribe import Scribe
-from gpualert.supervisor.status import Ending
-from gpualert.supervisor.streams import Streams, write_stderr
+from gpualert.supervisor.status import CALLED_WRONGLY, Ending
 from gpualert.supervisor.trouble import Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpualert.supervisor.launch import LaunchError
+    from gpualert.supervisor.message import Message
+    from gpualert.supervisor.scribe import Scribe
     from gpualert.supervisor.settings import Settings
+    from gpualert.supervisor.streams import Streams
     from gpualert.supervisor.terminal import Terminal
 
 TERMINATION_LOG = "/dev/termination-log"
-DRAIN_S = 2.0
+LOOK_AGAIN_S = 0.5
 THREADLESS_STEP_S = 0.02
 
 
@@ -41,6 +44,7 @@ class Supervision:
         started_us: When gpualert started, in microseconds since 1970.
         ended_us: When the child ended.
         ended_at: The same on the monotonic clock.
+        exact_environment: ``environment`` holds every entry that we were given.
     """
 
     def __init__(
@@ -68,20 +72,21 @@ class Supervision:
         self.started_us = self.ended_us = started_us
         self.child = 0
         self.ending: Ending | None = None
-        self.launch_error: launch.LaunchError | None = None
+        self.launch_error: LaunchError | None = None
         self.forwarded: list[int] = []
         self.stopped_by: int | None = None
         self.stopped_at = 0.0
         self.timed_out = False
-        self.usage: tuple[float, float, int] | None = None
+        self.usage: reap.Usage | None = None
         self.launched_at = self.ended_at = time.monotonic()
         self.journal = Journal()
         self.streams: Streams | None = None
-        self.message: message.Message | None = None
+        self.message: Message | None = None
         self.redaction = Redaction(secrets(environment))
         self.trouble = Trouble(self._say, self._record_trouble)
         self.scribe: Scribe | None = None
         self.sweep_wanted = False
+        self.exact_environment = False
         self._terminal: Terminal | None = None
         self._command = command
         self._inherited = inherited
@@ -97,7 +102,7 @@ class Supervision:
         if self.streams is not None:
             self.streams.say(self.redaction.mask(text))
         else:
-            write_stderr(self.redaction.mask(text))
+            stderr.write(self.redaction.mask(text))
 
     def _record_trouble(self, text: str) -> None:
         if self.scribe is not None:
@@ -111,20 +116,25 @@ class Supervision:
         first = group.sample()
         limits = {"version": group.version, "limit": first.limit} if group.version else None
         known = facts.Environment(self.environment)
-        self.journal.open(
+        self.journal.begin(
             self.told,
             self.environment,
             lambda run_id: facts.collect(self.told, known, self.redaction, self.started_us, run_id, limits),
             self.started_us,
         )
+        # Loaded while the disk works. All of it now: at the end of a long run the files may be of another version.
+        from gpualert.supervisor import conclusion, drain, orphans, streams  # noqa: F401, PLC0415
+        from gpualert.supervisor.scribe import Scribe  # noqa: PLC0415
+
         self._open_message(known.number("GPUALERT_CONTAINERS"))
+        self.journal.settle()
         self.scribe = Scribe(
             self.journal.directory, self.journal.log, self.journal.lock, group, self.message, self.trouble
         )
         for problem in self.told.problems + self.journal.troubles:
             self.trouble.report(problem)
         try:
-            self.streams = Streams(self.told.text("run.tty") or "auto", self.closed)
+            self.streams = streams.Streams(self.told.text("run.tty") or "auto", self.closed)
         except OSError as error:
             self.trouble.report(f"cannot capture the output ({error.strerror}): it goes directly to where ours goes")
 
@@ -133,7 +143,9 @@ class Supervision:
         path = named or (TERMINATION_LOG if files.exists(TERMINATION_LOG) else None)
         if path is None:
             return
-        self.message = message.Message(path, containers, self.journal.facts, self.redaction)
+        from gpualert.supervisor.message import Message  # noqa: PLC0415  (only where there is one)
+
+        self.message = Message(path, containers, self.journal.facts, self.redaction)
         try:
             self.message.first()
         except OSError as error:
@@ -152,20 +164,32 @@ class Supervision:
             self._own_group = True
             self.child, error = self._terminal.launch(self._command, search_path, self._prepare_child)
         else:
-            self.child, error = launch.fork_and_execute(self._command, search_path, self._prepare_child)
+            self.child, error = self._start_child(search_path)
         self.launched_at = time.monotonic()
         if error is not None:
             self.launch_error = error
+            if not self.child:
+                self._child_ended(Ending(error.status), None)
         elif self._own_group and self._terminal is None:
             self._set_group()
         self._start_threads()
-        if self.told.duration("run.orphan_grace"):
-            kernel.become_subreaper()
+        if self.told.duration("run.orphan_grace") or self._terminal is not None:
+            self._become_subreaper()
         if error is None and self.scribe is not None:
             self.scribe.post("launched", pid=self.child)
         limit = self.told.duration("run.timeout")
         if limit:
             self._timers["timeout"] = self.launched_at + limit
+
+    def _start_child(self, search_path: bytes | None) -> tuple[int, LaunchError | None]:
+        """Start the child in the cheapest way that gives it everything as we found it."""
+        signal_state = self._inherited.for_spawn()
+        if signal_state is None or not self.exact_environment:
+            return launch.fork_and_execute(self._command, search_path, self._prepare_child)
+        targets = self.streams.targets if self.streams is not None else {}
+        hints = self.told.switch("run.env_hints")
+        environment = {**launch.HINTS, **self.environment} if hints else self.environment
+        return launch.spawn(self._command, search_path, environment, targets, signal_state, own_group=self._own_group)
 
     def _prepare_child(self) -> None:
         """Between fork and exec."""
@@ -195,18 +219,21 @@ class Supervision:
             self._pumping_here = True
         if self.scribe is not None:
             try:
-                self.scribe.start(self._first_chores)
+                self.scribe.start(self._first_chores, self._become_subreaper)
             except RuntimeError:
                 self.scribe.inline = True
 
+    @staticmethod
+    def _become_subreaper() -> None:
+        """Orphans fall to us, as they do to PID 1; and from here on memory is tidied as usual."""
+        gc.enable()
+        from gpualert.supervisor import kernel  # noqa: PLC0415
+
+        if posix.getpid() != 1:
+            kernel.become_subreaper()
+
     def _first_chores(self) -> None:
         """What is slow and can wait until the child runs."""
-        try:
-            import resource  # noqa: F401, PLC0415  (wait4 wants it; loading it takes a moment)
-        except ImportError:
-            pass
-        if not self.told.duration("run.orphan_grace") and posix.getpid() != 1:
-            kernel.become_subreaper()
         directory = self.journal.directory
         if directory is None:
             return
@@ -228,8 +255,13 @@ class Supervision:
             if self.ending is None:
                 self.pause(self._until_next_timer())
             if self.sweep_wanted and self.ending is None:
-                conclusion.start_sweep(self)
+                self._start_sweep()
         self.restore_terminal()
+
+    def _start_sweep(self) -> None:
+        from gpualert.supervisor.conclusion import start_sweep  # noqa: PLC0415
+
+        start_sweep(self)
 
     def restore_terminal(self) -> None:
         """Give the person's terminal back as it was."""
@@ -276,6 +308,7 @@ class Supervision:
         if now >= self._timers.get("kill", now + 1):
             del self._timers["kill"]
             self._deliver(_signal.SIGKILL)
+        self._timers.pop("look", None)
         if now >= self._timers.get("continue", now + 1):
             del self._timers["continue"]
             if self._stopped:
@@ -327,8 +360,9 @@ class Supervision:
         """Take the status of every process that has ended: the child, and orphans that fell to us."""
         while True:
             try:
-                pid, code, usage = _wait()
+                pid, code, usage = reap.next_change()
             except ChildProcessError:
+                self._look_for_lost_child()
                 return
             if not pid:
                 break
@@ -350,7 +384,16 @@ class Supervision:
             self._suspend = False
             self._stop_ourselves()
 
-    def _last_status(self, pid: int, code: int, usage: tuple[float, float, int] | None) -> None:
+    def _look_for_lost_child(self) -> None:
+        """We have no process left to wait for: the child is somebody else's now, and only its end can be seen."""
+        if self.ending is not None or not self.child:
+            return
+        if signals.send(self.child, 0):
+            self._timers["look"] = time.monotonic() + LOOK_AGAIN_S
+        else:
+            self._child_ended(Ending(CALLED_WRONGLY), None)
+
+    def _last_status(self, pid: int, code: int, usage: reap.Usage | None) -> None:
         """The child, or the monitor of its pseudo-terminal, has ended."""
         if self._terminal is None or pid == self.child or self.launch_error is not None:
             self._child_ended(Ending.from_wait(code), usage)
@@ -369,7 +412,7 @@ class Supervision:
             self._terminal.stop_is_known()
         posix.kill(posix.getpid(), _signal.SIGSTOP)
 
-    def _child_ended(self, ending: Ending, usage: tuple[float, float, int] | None) -> None:
+    def _child_ended(self, ending: Ending, usage: reap.Usage | None) -> None:
         if self.launch_error is not None:
             ending = Ending(self.launch_error.status)
         self.ending = ending
@@ -383,37 +426,13 @@ class Supervision:
 
     def conclude(self) -> None:
         """Drain, deal with leftovers, write ``exit.json``, and have it reported."""
-        self._drain()
+        from gpualert.supervisor import conclusion, drain, orphans  # noqa: PLC0415
+
+        drain.drain(self)
         grace = self.told.duration("run.orphan_grace") or 0
         if grace:
             orphans.end_leftovers(grace, self.pause)
         conclusion.conclude(self)
-
-    def _drain(self) -> None:
-        """Let what is in the pipes come out, for a while: a grandchild may hold them, our reader may be blocked."""
-        streams = self.streams
-        if streams is None:
-            return
-        until = self.ended_at + DRAIN_S
-        while not streams.exhausted() and time.monotonic() < until:
-            self.pause(until - time.monotonic())
-        if self.journal.lock.acquire(timeout=DRAIN_S):
-            for reader in streams.readers:
-                reader.stop()
-            self.journal.lock.release()
-        streams.close_passers()
-        while not streams.passed_on() and time.monotonic() < until:
-            self.pause(until - time.monotonic())
-        for fd, passer in streams.passers.items():
-            left = 0 if passer.done or passer.gone else passer.abandon()
-            where = "stdout" if fd == 1 else "stderr"
-            if left:
-                self.trouble.report(f"{where} is blocked: the last {left} bytes were not passed on (the log has them)")
-            if passer.error is not None and not isinstance(passer.error, BrokenPipeError):
-                self.trouble.report(f"cannot write {where} ({passer.error.strerror}): the log has everything")
-        for reader in streams.readers:
-            if reader.failure is not None:
-                self.trouble.report(f"a fault inside gpualert cost the log some output ({reader.failure})")
 
     def failed(self, error: Exception) -> None:
         """Something in here is wrong: say so; the child's status is returned all the same."""
@@ -433,15 +452,3 @@ class Supervision:
     def ended_rfc3339(self) -> str:
         """When the child ended."""
         return rfc3339(self.ended_us)
-
-
-def _wait() -> tuple[int, int, tuple[float, float, int] | None]:
-    """The next process that has changed its state: id, status, and (user seconds, system seconds, peak bytes)."""
-    flags = posix.WNOHANG | posix.WUNTRACED | posix.WCONTINUED
-    try:
-        import resource  # noqa: F401, PLC0415  (wait4 loads it itself, and would lose the status if that failed)
-    except ImportError:
-        pid, code = posix.waitpid(-1, flags)
-        return pid, code, None
-    pid, code, usage = posix.wait4(-1, flags)
-    return pid, code, (usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024)

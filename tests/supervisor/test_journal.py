@@ -298,3 +298,10 @@ def test_the_supervisor_needs_no_third_party_package(plain: Gpualert) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"x\n", b"")
     assert done.json("report.json")["diagnosis"]["class"] == "success"
     assert shutil.which("sh")
+
+
+def test_memory_is_sampled_but_written_only_when_it_tells_something(plain: Gpualert) -> None:
+    done = plain.run(["sleep", "3"])
+    samples = [event for event in done.events if event["event"] == "memory"]
+    assert 1 <= len(samples) <= 3
+    assert samples[0]["current"] > 0

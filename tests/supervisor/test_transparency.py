@@ -189,11 +189,11 @@ LOADED = """
 import sys
 before = set(sys.modules)
 import gpualert.supervisor.main, gpualert.supervisor.supervision, gpualert.supervisor.launch
-real = gpualert.supervisor.launch.fork_and_execute
-def fork_and_execute(*arguments):
+real = gpualert.supervisor.launch.spawn
+def spawn(*arguments, **named):
     sys.stderr.write("\\n".join(sorted(set(sys.modules))) + "\\n")
-    return real(*arguments)
-gpualert.supervisor.launch.fork_and_execute = fork_and_execute
+    return real(*arguments, **named)
+gpualert.supervisor.launch.spawn = spawn
 gpualert.supervisor.main.run(sys.argv[1:])
 """
 
