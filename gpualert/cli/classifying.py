@@ -111,10 +111,20 @@ def _as_text(answer: dict[str, Any], *, named: bool) -> str:
 @click.option(
     "--rules", multiple=True, metavar="DIR", envvar="GPUALERT_RULES", help="Directories with rules of your own."
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    help="markdown: all classes as one page.",
+)
 @click.argument("name", metavar="[CLASS]", required=False)
-def explain(rules: tuple[str, ...], name: str | None) -> None:
+def explain(rules: tuple[str, ...], form: str, name: str | None) -> None:
     """Say what a class of failure means, what to do, and how it is recognised; without CLASS, list all."""
     known = rulebook(rules)
+    if form == "markdown":
+        click.echo(answers.markdown(known))
+        return
     if name is None:
         family = ""
         for cls in known.classes.values():

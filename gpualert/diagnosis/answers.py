@@ -83,6 +83,40 @@ def batch(lines: Iterable[str], rules: Rulebook) -> Iterator[dict[str, Any]]:
         yield {"id": row.get("id"), **answer.as_dict()}
 
 
+def markdown(rules: Rulebook) -> str:
+    """All classes as a page of documentation.
+
+    Args:
+        rules: Classes and rules.
+    """
+    lines = [
+        "# Failure classes",
+        "",
+        "Made by `gpualert explain --format markdown`; the data is in `gpualert/diagnosis`.",
+    ]
+    family = ""
+    for cls in rules.classes.values():
+        if cls.family != family:
+            family = cls.family
+            lines += ["", f"## {family}"]
+        marks = [
+            word
+            for word, holds in (
+                ("a symptom", cls.symptom),
+                ("retry", cls.retryable),
+                ("suspect the node", cls.node_suspect),
+            )
+            if holds
+        ]
+        lines += ["", f"### {cls.name}" + (f" ({', '.join(marks)})" if marks else ""), "", cls.meaning]
+        if cls.advice:
+            lines += ["", *(f"- {advice}" for advice in cls.advice)]
+        examples = [rule.positive[0] for rule in rules.rules if rule.cls == cls.name]
+        if examples:
+            lines += ["", "Recognised by lines such as", "", *(f"    {example[:150]}" for example in examples[:4])]
+    return "\n".join(lines)
+
+
 def explain(name: str, rules: Rulebook) -> str:
     """What a class means, what to do, and how it is recognised.
 

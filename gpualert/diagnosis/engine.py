@@ -277,7 +277,10 @@ def _summary(cls: FailureClass, hit: Hit, groups: dict[str, str]) -> str:
     if hit.rule.summary:
         return shorten(_filled(hit.rule.summary, groups), 200)
     _, text = unprefixed(hit.text)
-    return shorten(text.strip() or cls.meaning, 200)
+    text = text.strip()
+    if text.rstrip(":").replace(".", "").isidentifier():  # an exception without a message
+        return f"{cls.meaning.rstrip('.')} ({text.rstrip(':')})"
+    return shorten(text or cls.meaning, 200)
 
 
 def _confidence(best: Candidate, others: Sequence[Candidate]) -> float:
