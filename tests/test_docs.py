@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 from conftest import PYTHON, REPOSITORY
+
 from gpualert import config
 from gpualert.config.loading import VARIABLES, known_keys
 from gpualert.supervisor.options import OPTIONS
