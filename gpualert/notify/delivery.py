@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ipaddress
 import smtplib
@@ -12,13 +13,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpualert.notify.message import POLICY, shrink
+from gpualert.notify.message import POLICY, ascii_domain, shrink
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
 
     from gpualert.config import Settings
 
+MAX_ANSWER_LINES, MAX_ANSWER_LINE = 200, 8192
+ABORT_S = 0.5
 DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
@@ -103,10 +106,74 @@ def deliver(message: EmailMessage, sender: str, recipients: list[str], server: S
     worker.join(max(deadline - time.monotonic(), 0))
     if worker.is_alive():
         attempt.abort()
+        worker.join(ABORT_S)
         raise DeliveryError(f"{server.host} did not finish in time")
     if attempt.result is None:
         raise attempt.error or DeliveryError("failed without a reason")
     return attempt.result
+
+
+class _Connection(smtplib.SMTP):
+    """An SMTP connection that can be ended from outside at any moment, and takes no endless answers."""
+
+    def __init__(self, server: Server, timeout: float, context: ssl.SSLContext | None) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            server: Where to.
+            timeout: How long to wait for one answer, in seconds.
+            context: How to secure the connection from its start; None to begin in plain text.
+        """
+        super().__init__(timeout=timeout, local_hostname=server.helo or socket.gethostname() or "localhost")
+        self.cancelled = False
+        self._from_start = context
+        self._handle: socket.socket | None = None
+        # smtplib checks the certificate against this name, and sets it only when it connects in its constructor.
+        self._host = server.host
+
+    def cancel(self) -> None:
+        """End it, whatever it waits for; nothing can be sent any more."""
+        self.cancelled = True
+        handle = self._handle
+        if handle is not None:
+            with contextlib.suppress(OSError):  # it may have ended already
+                handle.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Give the descriptors back."""
+        self.close()
+        if self._handle is not None:
+            self._handle.close()
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        raw = socket.create_connection((host, port), timeout, self.source_address)
+        # A second handle on the same connection: wrapping it in TLS takes the first one away.
+        self._handle = raw.dup()
+        if self.cancelled:
+            raise DeliveryError("given up")
+        return raw if self._from_start is None else self._from_start.wrap_socket(raw, server_hostname=host)
+
+    def getreply(self) -> tuple[int, bytes]:
+        """One answer, of a bounded number of lines."""
+        if self.file is None:
+            self.file = self.sock.makefile("rb")  # type: ignore[union-attr]
+        lines: list[bytes] = []
+        while len(lines) < MAX_ANSWER_LINES:
+            line = self.file.readline(MAX_ANSWER_LINE + 1)
+            if not line:
+                self.close()
+                raise smtplib.SMTPServerDisconnected("the connection was closed")
+            if len(line) > MAX_ANSWER_LINE:
+                self.close()
+                raise smtplib.SMTPResponseException(500, b"an answer line without end")
+            lines.append(line[4:].strip(b" \t\r\n"))
+            code = line[:3]
+            if not code.isdigit():
+                return -1, b"\n".join(lines)
+            if line[3:4] != b"-":
+                return int(code), b"\n".join(lines)
+        self.close()
+        raise smtplib.SMTPResponseException(500, b"an answer without end")
 
 
 class _Attempt:
@@ -122,71 +189,63 @@ class _Attempt:
         self._recipients = recipients
         self._server = server
         self._deadline = deadline
-        self._connection: smtplib.SMTP | None = None
+        self._connection: _Connection | None = None
+        self._aborted = False
 
     def abort(self) -> None:
         """End the conversation, whatever it waits for."""
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with contextlib.suppress(OSError):  # it may have ended already
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        self._aborted = True
+        if self._connection is not None:
+            self._connection.cancel()
 
     def run(self) -> None:
+        """Converse; the outcome is in ``result`` or ``error``."""
         host = self._server.host
         try:
             self.result = self._converse()
         except DeliveryError as error:
             self.error = error
-        except smtplib.SMTPNotSupportedError as error:
-            self.error = DeliveryError(_reason(error))
         except smtplib.SMTPResponseException as error:
-            text = f"{host} answered {error.smtp_code} {_text(error.smtp_error)}"
-            self.error = DeliveryError(text)
+            self.error = DeliveryError(f"{host} answered {error.smtp_code} {_text(error.smtp_error)}")
         except smtplib.SMTPRecipientsRefused as error:
-            refused = {who: f"{code} {_text(why)}" for who, (code, why) in error.recipients.items()}
-            first = next(iter(refused.items()))
-            self.error = DeliveryError(f"{host} refused {first[0]}: {first[1]}")
+            who, (code, why) = next(iter(error.recipients.items()))
+            self.error = DeliveryError(f"{host} refused {who}: {code} {_text(why)}")
         except ssl.SSLCertVerificationError as error:
             self.error = DeliveryError(f"the certificate of {host} is not valid ({error.verify_message})")
         except (OSError, smtplib.SMTPException, ValueError) as error:
             self.error = DeliveryError(f"{host}: {_reason(error)}")
         finally:
             if self._connection is not None:
-                self._connection.close()
+                self._connection.release()
 
     def _converse(self) -> Accepted:
         connection = self._connect()
         self._log_in(connection)
         return self._send(connection)
 
-    def _connect(self) -> smtplib.SMTP:
+    def _connect(self) -> _Connection:
         server = self._server
-        assert server.host is not None  # noqa: S101  (checked by deliver)
+        host = server.host or ""
         timeout = min(server.timeout, max(self._deadline - time.monotonic(), 0.1))
-        context = ssl.create_default_context(cafile=server.ca_file) if server.security != "none" else None
-        if server.security == "tls":
-            connection: smtplib.SMTP = smtplib.SMTP_SSL(
-                timeout=timeout, local_hostname=_greeting(server), context=context
-            )
-        else:
-            connection = smtplib.SMTP(timeout=timeout, local_hostname=_greeting(server))
+        context = _context(server.ca_file) if server.security != "none" else None
+        connection = _Connection(server, timeout, context if server.security == "tls" else None)
         self._connection = connection
-        # The name is what the certificate is checked against; smtplib sets it only in its constructor.
-        connection._host = server.host  # type: ignore[attr-defined]  # noqa: SLF001
-        code, answer = connection.connect(server.host, server.port)
+        if self._aborted:
+            raise DeliveryError("given up")
+        code, answer = connection.connect(host, server.port)
         if code != 220:
             raise smtplib.SMTPConnectError(code, answer)
         connection.ehlo_or_helo_if_needed()
         if server.security == "starttls":
             if not connection.has_extn("starttls"):
-                raise DeliveryError(f"{server.host} offers no STARTTLS, and the mail is not sent in plain text")
+                raise DeliveryError(f"{host} offers no STARTTLS, and the mail is not sent in plain text")
             code, answer = connection.starttls(context=context)
             if code != 220:
-                raise DeliveryError(f"{server.host} refused STARTTLS ({code} {_text(answer)})")
+                raise DeliveryError(f"{host} refused STARTTLS ({code} {_text(answer)})")
             connection.ehlo_or_helo_if_needed()
         return connection
 
-    def _log_in(self, connection: smtplib.SMTP) -> None:
+    def _log_in(self, connection: _Connection) -> None:
         server = self._server
         if server.username is None:
             return
@@ -194,9 +253,18 @@ class _Attempt:
             raise DeliveryError("smtp.username is set, but there is no password (smtp.password_file)")
         if server.security == "none" and not _is_loopback(server.host or ""):
             raise DeliveryError("the password is not sent without TLS (smtp.security)")
-        connection.login(server.username, server.password)
+        try:
+            if server.username.isascii() and server.password.isascii():
+                connection.login(server.username, server.password)
+            else:
+                _log_in_beyond_ascii(connection, server.username, server.password)
+        except smtplib.SMTPNotSupportedError:
+            raise DeliveryError(f"{server.host} takes no logins (smtp.username)") from None
+        except smtplib.SMTPResponseException as error:
+            # Its words may hold what we have just told it.
+            raise DeliveryError(f"{server.host} refused the login of {server.username} ({error.smtp_code})") from None
 
-    def _send(self, connection: smtplib.SMTP) -> Accepted:
+    def _send(self, connection: _Connection) -> Accepted:
         removed: list[str] = []
         limit = connection.esmtp_features.get("size", "")
         if limit.isdigit() and int(limit):
@@ -216,8 +284,7 @@ class _Attempt:
     def _fit(self, limit: int) -> list[str]:
         removed = shrink(self._message, limit)
         if len(self._bytes()) > limit:
-            text = f"{self._server.host} takes at most {limit} bytes, and the mail has more even without attachments"
-            raise DeliveryError(text)
+            raise DeliveryError(f"the mail is too large for {self._server.host} even without attachments")
         return removed
 
     def _international(self) -> bool:
@@ -226,27 +293,40 @@ class _Attempt:
     def _bytes(self) -> bytes:
         return self._message.as_bytes(policy=POLICY.clone(utf8=self._international()))
 
-    def _transmit(self, connection: smtplib.SMTP) -> dict[str, tuple[int, bytes]]:
+    def _transmit(self, connection: _Connection) -> dict[str, tuple[int, bytes]]:
         options = []
         if self._international():
             if not connection.has_extn("smtputf8"):
                 raise DeliveryError(f"{self._server.host} takes no addresses beyond ASCII (SMTPUTF8)")
             options = ["SMTPUTF8", "BODY=8BITMIME"]
-        return connection.sendmail(
-            _ascii_domain(self._sender), [_ascii_domain(r) for r in self._recipients], self._bytes(), options
-        )
+        if self._aborted:
+            raise DeliveryError("given up")
+        recipients = [ascii_domain(recipient) for recipient in self._recipients]
+        return connection.sendmail(ascii_domain(self._sender), recipients, self._bytes(), options)
 
 
-def _ascii_domain(address: str) -> str:
-    local, at, domain = address.rpartition("@")
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    """How certificates are checked.
+
+    Raises:
+        DeliveryError: The file of trusted certificates cannot be used.
+    """
     try:
-        return local + at + domain.encode("idna").decode("ascii")
-    except UnicodeError:
-        return address
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError:
+        raise DeliveryError(f"smtp.ca_file {ca_file} holds no certificate") from None
+    except OSError as error:
+        raise DeliveryError(f"smtp.ca_file {ca_file} cannot be read ({error.strerror})") from None
 
 
-def _greeting(server: Server) -> str:
-    return server.helo or socket.gethostname() or "localhost"
+def _log_in_beyond_ascii(connection: smtplib.SMTP, username: str, password: str) -> None:
+    """AUTH PLAIN in UTF-8 (RFC 4616); smtplib knows ASCII alone."""
+    if "PLAIN" not in connection.esmtp_features.get("auth", "").upper().split():
+        raise smtplib.SMTPNotSupportedError("no AUTH PLAIN")
+    told = base64.b64encode(f"\0{username}\0{password}".encode()).decode("ascii")
+    code, answer = connection.docmd("AUTH", f"PLAIN {told}")
+    if code not in (235, 503):
+        raise smtplib.SMTPAuthenticationError(code, answer)
 
 
 def _is_loopback(host: str) -> bool:

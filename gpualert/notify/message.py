@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpualert.report.quotes import Quotes
 
 SUBJECT_MAX = 180
+ROOM_FOR_NOTE = 2000
 POLICY = email.policy.SMTP.clone(max_line_length=78)
 
 
@@ -63,6 +64,15 @@ def message_id(report: dict[str, Any], sender: str) -> str:
     domain = sender.rpartition("@")[2]
     domain = domain if domain.isascii() and domain.replace(".", "").replace("-", "").isalnum() else "gpualert.invalid"
     return f"<{digest}@{domain}>"
+
+
+def ascii_domain(address: str) -> str:
+    """An address whose domain is in the form that every server takes (IDNA)."""
+    local, at, domain = address.rpartition("@")
+    try:
+        return local + at + domain.encode("idna").decode("ascii")
+    except UnicodeError:
+        return address
 
 
 def default_sender() -> str:
@@ -116,8 +126,8 @@ def compose(
     }
     message = EmailMessage(POLICY)
     message["Subject"] = subject(report)
-    message["From"] = sender
-    message["To"] = ", ".join(recipients)
+    message["From"] = ascii_domain(sender)
+    message["To"] = ", ".join(map(ascii_domain, recipients))
     message["Date"] = format_datetime(datetime.now(UTC))
     message["Message-ID"] = message_id(report, sender)
     message["Auto-Submitted"] = "auto-generated"
@@ -153,16 +163,18 @@ def shrink(message: EmailMessage, limit: int) -> list[str]:
     Returns:
         The names of the attachments that were taken off.
     """
-    removed: list[str] = []
-    while len(message.as_bytes(policy=POLICY)) + 400 > limit:
-        attachments = [part for part in message.iter_attachments() if not part.is_multipart()]
-        if not attachments:
-            break
-        largest = max(attachments, key=lambda part: len(part.get_payload() or ""))
-        removed.append(str(largest.get_filename() or "attachment"))
-        payload = message.get_payload()
-        if isinstance(payload, list):
-            message.set_payload([part for part in payload if part is not largest])
+    size = len(message.as_bytes(policy=POLICY)) + ROOM_FOR_NOTE
+    attachments = [part for part in message.iter_attachments() if not part.is_multipart()]
+    attachments.sort(key=lambda part: len(part.get_payload() or ""), reverse=True)
+    gone: list[EmailMessage] = []
+    while size > limit and attachments:
+        largest = attachments.pop(0)
+        size -= len(largest.as_bytes(policy=POLICY))
+        gone.append(largest)
+    payload = message.get_payload()
+    if gone and isinstance(payload, list):
+        message.set_payload([part for part in payload if all(part is not one for one in gone)])
+    removed = [str(part.get_filename() or "attachment") for part in gone]
     if removed:
         said = f"Not attached, because the server takes at most {limit} bytes: {', '.join(removed)}"
         for kind in ("plain", "html"):

@@ -39,12 +39,14 @@ class Result:
         outcome: ``sent``, ``spooled`` (kept for later), ``busy`` or ``broken``.
         detail: Why.
         to: Its recipients.
+        removed: Attachments that were taken off because of the server's limit.
     """
 
     path: str
     outcome: str
     detail: str
     to: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 def put(run_directory: str, message: EmailMessage, sender: str, recipients: list[str]) -> str:
@@ -132,12 +134,16 @@ def send(path: str, server: Server, deadline: float) -> Result:
             if data is None:
                 return Result(path, "busy", "somebody else is sending it, or has")
             return _send_locked(path, data, server, deadline)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+    except Exception as error:  # noqa: BLE001  (whatever is wrong with one file, the others are sent)
+        reason = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
         return Result(path, "broken", f"{reason}: left where it is")
 
 
 def _send_locked(path: str, data: bytes, server: Server, deadline: float) -> Result:
+    if len(data) >= MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        raise ValueError("it could not be removed once sent (its directory is not writable for us), so it is not sent")
     envelope = _envelope(path)
     message = email.message_from_bytes(data, policy=POLICY)
     if not isinstance(message, EmailMessage) or not message["Message-ID"]:
@@ -157,7 +163,8 @@ def _send_locked(path: str, data: bytes, server: Server, deadline: float) -> Res
         details.append(f"later: {', '.join(later)}")
     else:
         _remove(path)
-    return Result(path, "sent", "; ".join(details), tuple(who for who in to if who not in accepted.refused))
+    taken = tuple(who for who in to if who not in accepted.refused)
+    return Result(path, "sent", "; ".join(details), taken, accepted.removed)
 
 
 def _remove(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.errors
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.headerregistry import Address
@@ -121,6 +122,12 @@ def tell(
     except OSError as error:
         return [*told, _without_spool(mail, sender, recipients, server, deadline, error)]
     result = spool.send(path, server, deadline)
+    for entry in made.report["artifacts"]:
+        if (
+            os.path.basename(entry["path"]) in result.removed
+            or os.path.basename(entry["path"]) + ".gz" in result.removed
+        ):
+            entry.update(fate="over_server_limit", note=f"taken off again: {server.host} takes no mail of that size")
     outcome = "spooled" if result.outcome == "busy" else result.outcome
     detail = mask.mask(result.detail)
     return [*told, _told(result.to or tuple(recipients), outcome, detail)]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpualert.rundir.reader import Run
 
 PAGE = "report.html"
+TEXT_ROOM = 256 << 10
+"""What the mail's own text and ``report.json`` may take of the budget."""
 LOG = "reporter.log"
 
 
@@ -161,8 +163,10 @@ def notify(
     if not wanted(report, settings) or not settings.email.to:
         return ""
     budget = settings.artifacts
-    log = artifacts.pack_log(os.path.join(directory, LOG_NAME), budget.max_total // 2)
-    left = budget.max_total - len(log.content or b"")
+    # The budget is that of the mail as it travels: base64 makes four bytes of three.
+    room = max(budget.max_total - TEXT_ROOM, budget.max_total // 4) * 3 // 4
+    log = artifacts.pack_log(os.path.join(directory, LOG_NAME), room // 2)
+    left = room - len(log.content or b"")
     root = budget.root or str(report["run"].get("cwd") or directory)
     collected = [log, *artifacts.collect(budget.include, root, budget.max_file, left)]
     report["artifacts"] = [artifact.as_dict() for artifact in collected]

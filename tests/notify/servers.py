@@ -56,6 +56,7 @@ class Inbox:
     logins: list[str] = field(default_factory=list)
     refuse: dict[str, str] = field(default_factory=dict)
     hold_s: float = 0.0
+    receiving: int = 0
 
     async def handle_RCPT(  # noqa: N802  (the library's name)
         self, _server: Any, _session: Any, envelope: Any, address: str, options: list[str]
@@ -67,6 +68,7 @@ class Inbox:
         return "250 OK"
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802
+        self.receiving += 1
         if self.hold_s:
             import asyncio
 
@@ -220,8 +222,12 @@ def garbage(connection: socket.socket) -> None:
 
 def endless(connection: socket.socket) -> None:
     while True:
-        connection.sendall(b"220-and one more line\r\n" * 100)
-        time.sleep(0.01)
+        connection.sendall(b"220-and one more line\r\n" * 1000)
+
+
+def endless_line(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"x" * 100_000)
 
 
 MULTI = b"250-me\r\n250 SIZE 100\r\n"
@@ -230,6 +236,7 @@ MISBEHAVIOURS: dict[str, Callable[[socket.socket], None]] = {
     "drips a byte at a time": dripping,
     "talks garbage": garbage,
     "never ends its greeting": endless,
+    "never ends a line": endless_line,
     "refuses at the greeting": lambda c: dialogue(c, {}, b"554 go away\r\n"),
     "closes at once": lambda c: c.close(),
     "defers the sender": lambda c: dialogue(c, {b"MAIL": b"451 later\r\n"}),

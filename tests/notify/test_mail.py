@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 from conftest import PYTHON, Completed, Gpualert, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from notify.servers import MISBEHAVIOURS, Accepting, dialogue
+from notify.servers import MISBEHAVIOURS, Accepting, dialogue, line
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
 SCRIPT = f"""
@@ -113,7 +114,7 @@ def test_a_wrong_password_is_said_without_being_shown(plain: Gpualert, accepting
     )  # fmt: skip
     done = _fail(plain, environment)
     assert (done.returncode, len(_spool(done))) == (3, 1)
-    assert "mail spooled (localhost answered 535" in done.said[-1]
+    assert "mail spooled (localhost refused the login of bot (535))" in done.said[-1]
     assert b"wrong-password" not in done.stderr + done.file("report.json") + done.file("reporter.log")
 
 
@@ -153,8 +154,6 @@ def test_plain_text_is_never_used_when_starttls_was_asked_for(
     seen: list[bytes] = []
 
     def without_starttls(connection: socket.socket) -> None:
-        from notify.servers import line
-
         connection.sendall(b"220 hello\r\n")
         while True:
             seen.append(line(connection))
@@ -199,6 +198,110 @@ def test_a_password_is_not_sent_without_tls_except_to_ourselves(plain: Gpualert)
     )
     done = _fail(plain, environment, "--report-deadline", "4s")
     assert (done.returncode, len(_spool(done))) == (3, 1)
+    assert b"hunter2x" not in done.stderr
+
+
+def test_a_server_that_echoes_the_login_does_not_bring_the_password_to_the_disk(
+    plain: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int]
+) -> None:
+    password = "correct-horse"
+
+    def echo(connection: socket.socket) -> None:
+        connection.sendall(b"220 hello\r\n")
+        while True:
+            command = line(connection)
+            if command.upper().startswith(b"EHLO"):
+                connection.sendall(b"250-me\r\n250 AUTH PLAIN LOGIN\r\n")
+            else:
+                connection.sendall(b"535 you said " + command.strip() + b"\r\n")
+
+    environment = _environment(misbehaving(echo), GPUALERT_SMTP_USERNAME="bot", GPUALERT_SMTP_PASSWORD=password)
+    done = _fail(plain, environment)
+    flushed = _flush(plain, environment)
+    everything = done.stderr + flushed.stdout + flushed.stderr
+    everything += b"".join(path.read_bytes() for path in done.run_dir.rglob("*") if path.is_file())
+    for secret in (
+        password,
+        base64.b64encode(f"\0bot\0{password}".encode()).decode(),
+        base64.b64encode(password.encode()).decode(),
+    ):
+        assert secret.encode() not in everything
+    assert "refused the login of bot (535)" in done.said[-1]
+
+
+@pytest.mark.parametrize("password", ["pässwörd-模型", "plain-ascii"])
+def test_any_password_can_be_used(plain: Gpualert, accepting: Callable[..., Accepting], password: str) -> None:
+    server = accepting("starttls", password=password)
+    environment = _environment(
+        server.port, "starttls", GPUALERT_SMTP_CA_FILE=str(server.ca_file), GPUALERT_SMTP_USERNAME="bot",
+        GPUALERT_SMTP_PASSWORD=password,
+    )  # fmt: skip
+    done = _fail(plain, environment)
+    assert len(server.inbox.mails) == 1, done.said
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "cannot be read (No such file or directory)"), ("junk", "holds no certificate")]
+)
+def test_a_bad_ca_file_is_named(plain: Gpualert, tmp_path: Path, content: str | None, words: str) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    done = _fail(plain, _environment(9, "starttls", GPUALERT_SMTP_CA_FILE=str(path)))
+    assert f"smtp.ca_file {path} {words}" in done.said[-1]
+
+
+def test_nothing_is_sent_after_we_have_given_up(
+    plain: Gpualert, accepting: Callable[..., Accepting], misbehaving: Callable[[Callable[[socket.socket], None]], int]
+) -> None:
+    server = accepting("tls")
+
+    def slowly(connection: socket.socket) -> None:
+        """A relay that lets a conversation through, late."""
+        with socket.create_connection(("127.0.0.1", server.port)) as inner:
+            time.sleep(2.5)
+            connection.settimeout(0.05)
+            inner.settimeout(0.05)
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
+                for source, target in ((connection, inner), (inner, connection)):
+                    try:
+                        data = source.recv(65536)
+                    except TimeoutError:
+                        continue
+                    if not data:
+                        return
+                    target.sendall(data)
+
+    done = _fail(
+        plain,
+        _environment(misbehaving(slowly), "tls", GPUALERT_SMTP_CA_FILE=str(server.ca_file)),
+        "--report-deadline",
+        "4s",
+    )
+    assert len(_spool(done)) + len(server.inbox.mails) == 1
+    second = accepting()
+    _flush(plain, _environment(second.port))
+    assert len(server.inbox.mails) + len(second.inbox.mails) == 1
+
+
+def test_taking_attachments_off_is_quick_and_exact() -> None:
+    from email.message import EmailMessage
+
+    from gpualert.notify import message
+
+    mail = EmailMessage(message.POLICY)
+    mail["Subject"] = "x"
+    mail.set_content("text")
+    mail.add_alternative("<p>text</p>", subtype="html")
+    for number in range(400):
+        mail.add_attachment(
+            os.urandom(40_000 + 99 * number), maintype="application", subtype="octet-stream", filename=f"{number}"
+        )
+    removed = message.shrink(mail, 1_000_000)
+    assert 850_000 < len(mail.as_bytes(policy=message.POLICY)) <= 1_000_000
+    assert removed[:2] == ["399", "398"]
+    assert all(name in mail.get_body(("plain",)).get_content() for name in ("399", "398"))  # type: ignore[union-attr]
 
 
 def test_a_small_limit_of_the_server_drops_attachments_by_name(
@@ -212,6 +315,7 @@ def test_a_small_limit_of_the_server_drops_attachments_by_name(
     assert "Not attached, because the server takes at most 60000 bytes: noise.bin" in mail.text_plain[0]
     assert [a.filename for a in mail.attachments] == ["report.json", "output.log.gz"]
     assert "not attached: noise.bin" in done.json("report.json")["notifications"][0]["detail"]
+    assert {a["path"]: a["fate"] for a in done.json("report.json")["artifacts"]}["noise.bin"] == "over_server_limit"
 
 
 def test_some_recipients_refused_others_served(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
@@ -255,7 +359,7 @@ def test_a_flush_that_is_killed_loses_nothing(plain: Gpualert, accepting: Callab
     server.inbox.hold_s = 600
     argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--log-dir", str(plain.log_dir)]
     process = subprocess.Popen(argv, env={**plain._environment(None), **_environment(server.port)})
-    time.sleep(1.0)
+    wait_until(lambda: server.inbox.receiving == 1, "the mail to be on its way")
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(_spool(done)) == 1
@@ -274,11 +378,14 @@ def test_a_poisoned_spool_file_stops_nothing_else(plain: Gpualert, accepting: Ca
     (mail / "0broken.eml").write_bytes(b"Subject: x\r\n\r\n")
     (mail / "0broken.json").write_text("{")
     os.mkfifo(mail / "0fifo.eml")
+    (mail / "0header.eml").write_bytes(b"Message-ID: <\r\nSubject: x\r\n\r\nx")
+    (mail / "0header.json").write_text('{"from": "a@b.c", "to": ["x@y.z"]}')
     server = accepting()
     flushed = _flush(plain, _environment(server.port))
-    assert len(server.inbox.mails) == 1
+    assert [rcpt for _, rcpts in server.inbox.envelopes for rcpt in rcpts].count("a@example.org") == 1
     assert flushed.returncode == 1
-    assert flushed.stdout.count(b"broken: ") == 4
+    assert flushed.stdout.count(b"broken: ") + flushed.stdout.count(b"sent to x@y.z") == 5
+    assert b"Traceback" not in flushed.stderr
 
 
 def test_a_mail_that_was_interrupted_with_its_run_is_sent_once_by_the_survivor(
@@ -330,6 +437,8 @@ def test_names_beyond_ascii_arrive(plain: Gpualert, accepting: Callable[..., Acc
     assert fast_mail_parser.parse_email(server.inbox.mails[0]).subject.startswith("[gpualert] übung-模型 failed: ")
     assert server.inbox.envelopes[0][1] == ["ünï@example.org", "b@xn--bcher-kva.example"]
     assert done.said[-1].endswith("mailed to ünï@example.org, b@bücher.example")
+    done = plain.run(["false"], env=_environment(server.port, GPUALERT_EMAIL_TO="b@bücher.example"))
+    assert b"\r\nTo: b@xn--bcher-kva.example\r\n" in server.inbox.mails[1]
 
 
 def test_addresses_beyond_ascii_wait_for_a_server_that_takes_them(

@@ -75,7 +75,8 @@ def test_while_our_reader_is_blocked_the_log_goes_on_and_signals_pass(plain: Gpu
     started = plain.start(["sh", "-c", text], stdout=write_end)
     os.close(write_end)
     started.wait_for(b"ready")  # 400 kB are in the log though nobody has read a byte
-    assert run_dirs(plain.log_dir)[0].joinpath("output.log").read_bytes().count(b"\0") == 400_000
+    log = run_dirs(plain.log_dir)[0].joinpath("output.log")
+    wait_until(lambda: log.read_bytes().count(b"\0") == 400_000, "what nobody has read")
     os.kill(started.process.pid, signal.SIGTERM)
     done = started.finish()
     os.close(read_end)
