@@ -20,13 +20,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CLASSES_FILE = os.path.join(HERE, "classes.toml")
 RULES_DIRECTORY = os.path.join(HERE, "rules")
 
-LEVELS = {"evidence": 4.0, "cause": 3.0, "exception": 2.0, "generic": 1.5, "symptom": 1.0, "wrapper": 0.0}
+LEVELS = {"evidence": 4.0, "cause": 3.0, "exception": 2.0, "generic": 1.5, "symptom": 1.0, "echo": 0.7, "wrapper": 0.0}
 """How much a rule's match says: a kernel's or driver's own word; a cause; an exception that may have been wrapped; an
-exception of which only the name is known; what mostly follows a cause elsewhere; what always does."""
+exception of which only the name is known; what mostly follows a cause elsewhere; what the other ranks
+say when one has broken; what always follows."""
 
 _CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}
 _RULE_KEYS = {"id", "class", "pattern", "level", "positive", "negative", "summary", "suggest"}
-_RULE_KEYS |= {"with_success", "lasting", "unless", "trigger"}
+_RULE_KEYS |= {"with_success", "lasting", "unless", "trigger", "ignore_case"}
 
 
 class RuleError(Exception):
@@ -150,7 +151,7 @@ def _class(name: str, table: Mapping[str, Any], path: str) -> FailureClass:
 def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: str) -> Rule:
     where = f"{path}: rule {table.get('id', '?')}"
     _check_keys(table, _RULE_KEYS, where)
-    for key in ("id", "class", "pattern"):
+    for key in ("id", "class"):
         if not _text(table, key, where):
             raise RuleError(f"{where}: {key} is missing")
     cls = table["class"]
@@ -162,7 +163,7 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
     rule = Rule(
         table["id"],
         cls,
-        table["pattern"],
+        _pattern(table, where),
         LEVELS[level],
         _texts(table, "positive", where),
         _texts(table, "negative", where),
@@ -180,6 +181,15 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
     if not rule.trigger and literals.required(rule.pattern) is None:
         raise RuleError(f"{where}: pattern needs some fixed text of at least {literals.MIN_LENGTH} characters")
     return rule
+
+
+def _pattern(table: Mapping[str, Any], where: str) -> str:
+    """One pattern of a text, or of a list of alternatives."""
+    value = table.get("pattern")
+    parts = [value] if isinstance(value, str) else _texts(table, "pattern", where)
+    if not parts or not all(parts):
+        raise RuleError(f"{where}: pattern is missing")
+    return ("(?i)" if _flag(table, "ignore_case", where) else "") + "|".join(parts)
 
 
 def _check_pattern(pattern: str, where: str) -> None:

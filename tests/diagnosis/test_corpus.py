@@ -36,3 +36,19 @@ def test_scores_are_what_they_are_called() -> None:
     assert classification.scores(pairs, "a") == (1.0, 0.5, 2 / 3)
     assert classification.scores(pairs, "b") == (1 / 3, 1.0, 0.5)
     assert classification.macro_f1(pairs) == (2 / 3 + 0.5 + 0) / 3
+
+
+def test_forms_of_many_versions_and_frameworks_are_classified() -> None:
+    rules = Rulebook.load()
+    cases = classification.corpus(Path(__file__).resolve().parents[1] / "data" / "forms.jsonl")
+    pairs = classification.judged(cases, lambda case: diagnose(case.log, case.facts, rules=rules).cls)
+    wrong = [(case.id, *pair) for case, pair in zip(cases, pairs, strict=True) if pair[0] != pair[1]]
+    assert wrong == []
+
+
+def test_every_class_that_text_can_show_has_five_examples() -> None:
+    rules = Rulebook.load()
+    by_facts = {"lost", "unknown", "success"}
+    for cls in rules.classes.values():
+        if cls.family != "watcher" and cls.name not in by_facts:
+            assert sum(len(rule.positive) for rule in rules.rules if rule.cls == cls.name) >= 5, cls.name
