@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from gpualert import __version__
-from gpualert.cli import classifying, configuring, reading
+from gpualert.cli import attending, classifying, configuring, reading
 from gpualert.cli.running import run
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ for command in (
     reading.report,
     reading.runs,
     reading.logs,
+    attending.attend,
     configuring.flush,
     configuring.check,
     configuring.version,

@@ -207,7 +207,19 @@ def test_check_is_strict_and_names_everything(tmp_path: Path) -> None:
 
 
 def test_every_command_has_help_with_what_it_takes() -> None:
-    commands = ["run", "classify", "explain", "report", "runs", "logs", "flush", "check", "version", "completion"]
+    commands = [
+        "run",
+        "classify",
+        "explain",
+        "report",
+        "runs",
+        "logs",
+        "attend",
+        "flush",
+        "check",
+        "version",
+        "completion",
+    ]
     top = call("--help").stdout.decode()
     for command in commands:
         assert f"  {command} " in top

@@ -305,3 +305,16 @@ def test_memory_is_sampled_but_written_only_when_it_tells_something(plain: Gpual
     samples = [event for event in done.events if event["event"] == "memory"]
     assert 1 <= len(samples) <= 3
     assert samples[0]["current"] > 0
+
+
+@pytest.mark.parametrize("as_pid1", [False, pytest.param(True, marks=pytest.mark.root)])
+def test_a_sidecar_closes_an_interrupted_run_and_ends_on_sigterm(plain: Gpualert, as_pid1: bool) -> None:
+    interrupted = _interrupt(plain)
+    argv = [PYTHON, "-I", "-m", "gpualert", "attend", "--log-dir", str(plain.log_dir), "--every", "0.2"]
+    sidecar = subprocess.Popen((["unshare", "--pid", "--fork", "--mount-proc"] if as_pid1 else []) + argv)
+    wait_until(lambda: (interrupted / "report.json").exists(), "the sidecar's report")
+    pid = sidecar.pid
+    if as_pid1:
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    os.kill(pid, signal.SIGTERM)
+    assert sidecar.wait(60) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -198,3 +199,34 @@ def test_no_threads_pumps_in_the_main_loop(plain: Gpualert, tmp_path: Path) -> N
     argv = ["setpriv", "--reuid", "54323", "--clear-groups", "prlimit", "--nproc=2:2", *inner]
     done = subprocess.run(argv, env={"PATH": "/usr/bin:/bin"}, capture_output=True, cwd="/", check=False)
     assert (done.returncode, done.stdout) == (0, b"x\n"), done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT, errno.ESTALE, errno.ENODEV, errno.EROFS])
+def test_any_error_of_the_disk_moves_the_log_elsewhere(plain: Gpualert, tmp_path: Path, number: int) -> None:
+    """The errors that no test can bring about for real are put in where the system call is made."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(ENTRY.parent.parent)!r})
+import gpualert.rundir.logfile as logfile
+real, path = logfile.posix.write, []
+class Faulty:
+    def __getattr__(self, name):
+        return getattr(posix, name)
+    def write(self, fd, data):
+        name = posix.readlink(f"/proc/self/fd/{{fd}}")
+        if name.endswith("output.log") and posix.fstat(fd).st_size > 50_000:
+            raise OSError({number}, posix.strerror({number}))
+        return posix.write(fd, data)
+import posix
+logfile.posix = Faulty()
+from gpualert.supervisor.main import run
+run(sys.argv[1:])
+"""
+    argv = [*plain.python, "-c", program, "--log-dir", str(plain.log_dir), "--", *python(LINES + "raise SystemExit(8)")]
+    environment = plain._environment({"TMPDIR": str(tmp_path)})
+    done = subprocess.run(argv, capture_output=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (8, EXPECTED)
+    assert f"({os.strerror(number)}): the rest of the output is kept in {tmp_path}/gpualert-".encode() in done.stderr
+    head = run_dirs(plain.log_dir)[0].joinpath("output.log").read_bytes()
+    elsewhere = next(tmp_path.glob("gpualert-*"))
+    assert head + b"".join(path.read_bytes() for path in sorted(elsewhere.glob("output.tail-*.log"))) == EXPECTED
