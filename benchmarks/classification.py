@@ -4,7 +4,7 @@
     python benchmarks/classification.py paper PAPER.jsonl     the paper's corpus (not part of the project)
     python benchmarks/classification.py corpus FILE.jsonl     objects {"id", "log", "exit_code", "signal", "class"}
 
-Prints precision, recall and F1 of each class, the confusions, and macro-F1 with a bootstrap interval.
+With --figure FILE.svg the confusions are also drawn. Prints precision, recall and F1 of each class, the confusions, and macro-F1 with a bootstrap interval.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import figure
 
 from gpualert.diagnosis import Facts, Rulebook, diagnose
 
@@ -178,8 +180,8 @@ def judged(cases: list[Case], find: Callable[[Case], str]) -> list[tuple[str, st
 
 def report(
     name: str, cases: list[Case], find: Callable[[Case], str], baselines: Mapping[str, Callable[[Case], str]]
-) -> float:
-    """Print everything about one corpus; returns macro-F1."""
+) -> list[tuple[str, str]]:
+    """Print everything about one corpus; returns true and found class of each log."""
     pairs = judged(cases, find)
     low, high = interval(pairs)
     value = macro_f1(pairs)
@@ -200,12 +202,18 @@ def report(
         for (truth, found), count in confused.most_common():
             print(f"| {truth} | {found} | {count} |")
     print()
-    return value
+    return pairs
 
 
 def main() -> None:
     """Measure the corpus that the command line names."""
-    arguments = sys.argv[1:] or ["real-cpu"]
+    arguments = sys.argv[1:]
+    picture = None
+    if "--figure" in arguments:
+        at = arguments.index("--figure")
+        picture = Path(arguments[at + 1])
+        del arguments[at : at + 2]
+    arguments = arguments or ["real-cpu"]
     rules = Rulebook.load()
 
     def ours(case: Case) -> str:
@@ -213,17 +221,19 @@ def main() -> None:
 
     baselines = {"exit status alone": by_exit_code, "first keyword": by_keyword, "last line": by_last_line}
     if arguments[0] == "real-cpu":
-        report("real-cpu", real_cpu(), ours, baselines)
+        pairs = report("real-cpu", real_cpu(), ours, baselines)
     elif arguments[0] == "paper" and len(arguments) == 2:
 
         def mapped(find: Callable[[Case], str]) -> Callable[[Case], str]:
             return lambda case: to_paper(find(case), case.log, rules)
 
-        report("paper", paper(Path(arguments[1])), mapped(ours), {k: mapped(v) for k, v in baselines.items()})
+        pairs = report("paper", paper(Path(arguments[1])), mapped(ours), {k: mapped(v) for k, v in baselines.items()})
     elif arguments[0] == "corpus" and len(arguments) == 2:
-        report(arguments[1], corpus(Path(arguments[1])), ours, baselines)
+        pairs = report(Path(arguments[1]).name, corpus(Path(arguments[1])), ours, baselines)
     else:
         sys.exit(__doc__)
+    if picture is not None:
+        picture.write_text(figure.confusion(pairs, f"{arguments[0]}: {len(pairs)} logs"))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -9,16 +10,46 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from gpualert import __version__
-from gpualert.cli import attending, classifying, configuring, reading
-from gpualert.cli.running import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
+COMMANDS = {
+    "run": "running",
+    "classify": "classifying",
+    "explain": "classifying",
+    "report": "reading",
+    "runs": "reading",
+    "logs": "reading",
+    "attend": "attending",
+    "flush": "configuring",
+    "check": "configuring",
+    "version": "configuring",
+    "completion": "configuring",
+}
+"""Each command with the module that has it; loaded only when it is called, since some need much."""
 
-@click.group(context_settings=CONTEXT)
+
+class Commands(click.Group):
+    """The commands, each loaded when it is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        """Their names, in the order of their use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"gpualert.cli.{COMMANDS[cmd_name]}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)  # noqa: S101  (mypy: getattr tells nothing)
+        return command
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(__version__, message="gpualert %(version)s")
 def cli() -> None:
     """Put gpualert in front of a training command: it keeps the output, says why the job failed, and tells a person.
@@ -29,22 +60,6 @@ def cli() -> None:
     gpualert report latest                 why the last one ended as it did
     gpualert classify train.log            diagnose any log
     """
-
-
-for command in (
-    run,
-    classifying.classify,
-    classifying.explain,
-    reading.report,
-    reading.runs,
-    reading.logs,
-    attending.attend,
-    configuring.flush,
-    configuring.check,
-    configuring.version,
-    configuring.completion,
-):
-    cli.add_command(command)
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
-from gpualert.diagnosis import Rulebook, diagnose
+import classification
 
-BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "classification.py"
-spec = importlib.util.spec_from_file_location("classification", BENCHMARK)
-assert spec is not None
-assert spec.loader is not None
-classification = importlib.util.module_from_spec(spec)
-sys.modules["classification"] = classification
-spec.loader.exec_module(classification)
+from gpualert.diagnosis import Rulebook, diagnose
 
 
 def test_real_logs_are_classified() -> None:
