@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpualert.artifacts import Artifact
     from gpualert.config import Settings
-    from gpualert.report.making import Made
+    from gpualert.report.quotes import Quotes
     from gpualert.supervisor.redaction import Redaction
 
 PREFIX = "gpualert: "
@@ -82,7 +82,8 @@ def valid_address(text: str) -> str | None:
 
 def tell(
     directory: str,
-    made: Made,
+    report: dict[str, Any],
+    quotes: Quotes,
     settings: Settings,
     artifacts: Sequence[Artifact],
     mask: Redaction,
@@ -93,7 +94,8 @@ def tell(
 
     Args:
         directory: The run directory.
-        made: The report.
+        report: The report; the fate of an artifact that the server is too small for is changed in it.
+        quotes: What is quoted from the log.
         settings: The settings.
         artifacts: What goes along.
         mask: Masks secrets.
@@ -112,7 +114,7 @@ def tell(
     sender = settings.email.from_ or message.default_sender()
     if valid_address(sender) is None:
         sender = message.default_sender()
-    mail = message.compose(made.report, made.quotes, artifacts, sender, recipients, directory)
+    mail = message.compose(report, quotes, artifacts, sender, recipients, directory)
     if settings.dry_run:
         say(printed(mail))
         return [*told, _told(tuple(recipients), "printed", "--dry-run")]
@@ -122,7 +124,7 @@ def tell(
     except OSError as error:
         return [*told, _without_spool(mail, sender, recipients, server, deadline, error)]
     result = spool.send(path, server, deadline)
-    for entry in made.report["artifacts"]:
+    for entry in report["artifacts"]:
         if (
             os.path.basename(entry["path"]) in result.removed
             or os.path.basename(entry["path"]) + ".gz" in result.removed

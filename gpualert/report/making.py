@@ -13,7 +13,7 @@ import structlog
 
 from gpualert import artifacts, config
 from gpualert.report import building, page, quotes
-from gpualert.rundir.logfile import NAME as LOG_NAME
+from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.writer import REPORT, replace_file
 from gpualert.supervisor.redaction import Redaction, secrets
 
@@ -170,6 +170,6 @@ def notify(
     root = budget.root or str(report["run"].get("cwd") or directory)
     collected = [log, *artifacts.collect(budget.include, root, budget.max_file, left)]
     report["artifacts"] = [artifact.as_dict() for artifact in collected]
-    told = tell(directory, made, settings, collected, mask, deadline, say)
+    told = tell(directory, report, made.quotes, settings, collected, mask, deadline, say)
     report["notifications"] = [entry.as_dict() for entry in told]
     return "; ".join(entry.summary() for entry in told if entry.summary())

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpualert.rundir import index, location, logfile
+from gpualert.rundir import assembly, index, location
 from gpualert.rundir.writer import EVENTS, EXIT, OPEN, REPORT, RUN
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Run:
     @property
     def log_path(self) -> str:
         """Its output."""
-        return os.path.join(self.path, logfile.NAME)
+        return os.path.join(self.path, assembly.NAME)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What ``events.jsonl`` holds, in order; a line that was cut short is passed over."""
@@ -199,7 +199,7 @@ def output(run: Run, offset: int = 0, entry: int = 0) -> Iterator[Piece]:
 
 def _records(run: Run, skip: int) -> Iterator[tuple[int, int, int]]:
     try:
-        with open(os.path.join(run.path, logfile.INDEX), "rb") as file:
+        with open(os.path.join(run.path, assembly.INDEX), "rb") as file:
             header = file.read(index.RECORD)
             file.seek(index.RECORD * (skip + 1))
             while chunk := file.read(index.RECORD * 4096):

@@ -11,7 +11,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpualert.rundir import logfile
+from gpualert.rundir import assembly
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.rundir.reader import MAX_RUNS, Run, run_ids
 from gpualert.rundir.writer import EVENTS, EXIT, OPEN, RUN, SCHEMA, is_locked, replace_file
@@ -156,9 +156,9 @@ def close(run: Run) -> Run:
         OSError: It cannot be written.
     """
     with contextlib.suppress(OSError):
-        logfile.assemble(run.path)
+        assembly.assemble(run.path)
     first, last = _last_memory(run)
-    log = os.path.join(run.path, logfile.NAME)
+    log = os.path.join(run.path, assembly.NAME)
     size, last_output = None, None
     with contextlib.suppress(OSError):
         state = os.stat(log)
@@ -214,7 +214,7 @@ def _was_forwarded(event: dict[str, Any]) -> bool:
 def _last_sign_of_life(run: Run) -> str:
     """When the run was last seen: its journal's or its log's last change."""
     times = []
-    for name in (EVENTS, logfile.NAME, RUN):
+    for name in (EVENTS, assembly.NAME, RUN):
         with contextlib.suppress(OSError):
             times.append(os.stat(os.path.join(run.path, name)).st_mtime)
     return rfc3339(int(max(times, default=0) * 1e6))

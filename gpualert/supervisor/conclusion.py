@@ -6,8 +6,8 @@ import posix
 import time
 
 from gpualert.rundir import jsontext
+from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.clock import now_us, rfc3339
-from gpualert.rundir.logfile import NAME as LOG_NAME
 from gpualert.rundir.writer import EXIT, REPORT, SCHEMA
 from gpualert.supervisor import launch, message, reporter, signals
 

@@ -6,8 +6,9 @@ import _thread
 import errno
 
 from gpualert.rundir import location
-from gpualert.rundir.logfile import INDEX, OutputLog
-from gpualert.rundir.logfile import NAME as LOG
+from gpualert.rundir.assembly import INDEX
+from gpualert.rundir.assembly import NAME as LOG
+from gpualert.rundir.logfile import OutputLog
 from gpualert.rundir.writer import RunDirectory, new_run_id
 from gpualert.supervisor import facts as run_facts
 from gpualert.supervisor.pump import Signal

@@ -6,61 +6,28 @@ import base64
 import gzip
 import json
 import os
-import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fast_mail_parser
 import pytest
-from conftest import PYTHON, Completed, Gpualert, wait_until
+from conftest import PYTHON, Gpualert
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from notify.failing import SCRIPT, environment_for, fail, flush, spool
 from notify.servers import MISBEHAVIOURS, Accepting, dialogue, line
-
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
-SCRIPT = f"""
-for i in 1 2 3; do echo "step $i loss 1.0"; done
-echo 'Traceback (most recent call last):' >&2
-echo '  File "train.py", line 3, in <module>' >&2
-echo '    main()' >&2
-echo '{OOM}' >&2
-exit 3
-"""
-
-
-def _environment(port: int, security: str = "none", **more: str) -> dict[str, str]:
-    return {
-        "GPUALERT_SMTP_HOST": "localhost",
-        "GPUALERT_SMTP_PORT": str(port),
-        "GPUALERT_SMTP_SECURITY": security,
-        "GPUALERT_EMAIL_TO": "oncall@example.org",
-        "GPUALERT_EMAIL_FROM": "gpualert@example.org",
-        **more,
-    }
-
-
-def _fail(plain: Gpualert, environment: dict[str, str], *options: str) -> Completed:
-    return plain.run(["sh", "-c", SCRIPT], "--name", "llama-7b", *options, env=environment)
-
-
-def _spool(done: Completed) -> list[Path]:
-    return sorted((done.run_dir / "mail").glob("*.eml"))
-
-
-def _flush(plain: Gpualert, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
-    argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--log-dir", str(plain.log_dir)]
-    return subprocess.run(argv, env={**plain._environment(None), **environment}, capture_output=True, check=False)
 
 
 def test_an_accepted_mail_arrives_whole(plain: Gpualert, accepting: Callable[..., Accepting], tmp_path: Path) -> None:
     server = accepting()
     (tmp_path / "metrics.json").write_text('{"loss": 1}')
     (tmp_path / "big.bin").write_bytes(os.urandom(200_000))
-    environment = _environment(server.port, GPUALERT_ARTIFACTS_MAX_FILE="100k", GPUALERT_NODE_NAME="gpu-17", RANK="3")
+    environment = environment_for(
+        server.port, GPUALERT_ARTIFACTS_MAX_FILE="100k", GPUALERT_NODE_NAME="gpu-17", RANK="3"
+    )
     done = plain.run(
         ["sh", "-c", SCRIPT], "--name", "llama-7b", "--artifact", "*.json", "--artifact", "*.bin", "--artifact", "no/*.txt",
         env=environment, cwd=tmp_path,
@@ -68,7 +35,7 @@ def test_an_accepted_mail_arrives_whole(plain: Gpualert, accepting: Callable[...
     assert done.returncode == 3
     assert done.said[-1].endswith(" · mailed to oncall@example.org")
     assert server.inbox.envelopes == [("gpualert@example.org", ["oncall@example.org"])]
-    assert _spool(done) == []
+    assert spool(done) == []
     mail = fast_mail_parser.parse_email(server.inbox.mails[0])
     assert mail.subject.startswith("[gpualert] llama-7b failed: cuda_oom on rank 3 (gpu-17) after ")
     text = mail.text_plain[0]
@@ -94,11 +61,11 @@ def test_an_accepted_mail_arrives_whole(plain: Gpualert, accepting: Callable[...
 def test_mail_over_tls_with_a_password(plain: Gpualert, accepting: Callable[..., Accepting], security: str) -> None:
     password = "correct horse battery"
     server = accepting(security, password=password)
-    environment = _environment(
+    environment = environment_for(
         server.port, security, GPUALERT_SMTP_CA_FILE=str(server.ca_file), GPUALERT_SMTP_USERNAME="bot",
         GPUALERT_SMTP_PASSWORD=password,
     )  # fmt: skip
-    done = _fail(plain, environment)
+    done = fail(plain, environment)
     assert done.returncode == 3
     assert (len(server.inbox.mails), server.inbox.logins) == (1, ["bot"]), done.stderr
     for path in done.run_dir.rglob("*"):
@@ -108,12 +75,12 @@ def test_mail_over_tls_with_a_password(plain: Gpualert, accepting: Callable[...,
 
 def test_a_wrong_password_is_said_without_being_shown(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
     server = accepting("starttls", password="right")
-    environment = _environment(
+    environment = environment_for(
         server.port, "starttls", GPUALERT_SMTP_CA_FILE=str(server.ca_file), GPUALERT_SMTP_USERNAME="bot",
         GPUALERT_SMTP_PASSWORD="wrong-password",
     )  # fmt: skip
-    done = _fail(plain, environment)
-    assert (done.returncode, len(_spool(done))) == (3, 1)
+    done = fail(plain, environment)
+    assert (done.returncode, len(spool(done))) == (3, 1)
     assert "mail spooled (localhost refused the login of bot (535))" in done.said[-1]
     assert b"wrong-password" not in done.stderr + done.file("report.json") + done.file("reporter.log")
 
@@ -123,9 +90,9 @@ def test_a_server_that_misbehaves_costs_nothing_but_the_mail(
     gpualert: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int], name: str
 ) -> None:
     port = misbehaving(MISBEHAVIOURS[name])
-    done = _fail(gpualert, _environment(port), "--report-deadline", "3s")
+    done = fail(gpualert, environment_for(port), "--report-deadline", "3s")
     assert done.returncode == 3
-    assert len(_spool(done)) == 1
+    assert len(spool(done)) == 1
     own = [line for line in done.stderr.decode().splitlines() if "gpualert" in line]
     assert own == done.said
     assert "mail spooled (" in done.said[-1]
@@ -137,15 +104,9 @@ def test_a_refused_connection_and_an_unknown_name(plain: Gpualert) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         closed_port = probe.getsockname()[1]
-    done = _fail(plain, _environment(closed_port))
-    assert (done.returncode, len(_spool(done))) == (3, 1)
+    done = fail(plain, environment_for(closed_port))
+    assert (done.returncode, len(spool(done))) == (3, 1)
     assert "mail spooled (localhost: Connection refused); gpualert flush sends it" in done.said[-1]
-
-
-def test_no_server_at_all_spools(plain: Gpualert) -> None:
-    done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
-    assert len(_spool(done)) == 1
-    assert "mail spooled (smtp.host is not set)" in done.said[-1]
 
 
 def test_plain_text_is_never_used_when_starttls_was_asked_for(
@@ -159,8 +120,8 @@ def test_plain_text_is_never_used_when_starttls_was_asked_for(
             seen.append(line(connection))
             connection.sendall(b"250 fine\r\n")
 
-    done = _fail(plain, _environment(misbehaving(without_starttls), "starttls"))
-    assert (done.returncode, len(_spool(done))) == (3, 1)
+    done = fail(plain, environment_for(misbehaving(without_starttls), "starttls"))
+    assert (done.returncode, len(spool(done))) == (3, 1)
     assert "offers no STARTTLS" in done.said[-1]
     assert not any(command.upper().startswith((b"MAIL", b"AUTH", b"DATA")) for command in seen)
 
@@ -169,8 +130,8 @@ def test_a_server_that_refuses_starttls_gets_no_mail(
     plain: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int]
 ) -> None:
     answers = {b"EHLO": b"250-me\r\n250 STARTTLS\r\n", b"STARTTLS": b"454 not now\r\n"}
-    done = _fail(plain, _environment(misbehaving(lambda c: dialogue(c, answers)), "starttls"))
-    assert (done.returncode, len(_spool(done))) == (3, 1)
+    done = fail(plain, environment_for(misbehaving(lambda c: dialogue(c, answers)), "starttls"))
+    assert (done.returncode, len(spool(done))) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -187,17 +148,17 @@ def test_a_bad_certificate_is_refused(
 ) -> None:
     server = accepting(security, **kind)
     more = {"GPUALERT_SMTP_CA_FILE": str(server.ca_file)} if kind else {}
-    done = _fail(plain, _environment(server.port, security, **more))
-    assert (done.returncode, len(_spool(done)), server.inbox.mails) == (3, 1, [])
+    done = fail(plain, environment_for(server.port, security, **more))
+    assert (done.returncode, len(spool(done)), server.inbox.mails) == (3, 1, [])
     assert words in done.said[-1]
 
 
 def test_a_password_is_not_sent_without_tls_except_to_ourselves(plain: Gpualert) -> None:
-    environment = _environment(
+    environment = environment_for(
         9, "none", GPUALERT_SMTP_HOST="192.0.2.1", GPUALERT_SMTP_USERNAME="bot", GPUALERT_SMTP_PASSWORD="hunter2x"
     )
-    done = _fail(plain, environment, "--report-deadline", "4s")
-    assert (done.returncode, len(_spool(done))) == (3, 1)
+    done = fail(plain, environment, "--report-deadline", "4s")
+    assert (done.returncode, len(spool(done))) == (3, 1)
     assert b"hunter2x" not in done.stderr
 
 
@@ -215,9 +176,9 @@ def test_a_server_that_echoes_the_login_does_not_bring_the_password_to_the_disk(
             else:
                 connection.sendall(b"535 you said " + command.strip() + b"\r\n")
 
-    environment = _environment(misbehaving(echo), GPUALERT_SMTP_USERNAME="bot", GPUALERT_SMTP_PASSWORD=password)
-    done = _fail(plain, environment)
-    flushed = _flush(plain, environment)
+    environment = environment_for(misbehaving(echo), GPUALERT_SMTP_USERNAME="bot", GPUALERT_SMTP_PASSWORD=password)
+    done = fail(plain, environment)
+    flushed = flush(plain, environment)
     everything = done.stderr + flushed.stdout + flushed.stderr
     everything += b"".join(path.read_bytes() for path in done.run_dir.rglob("*") if path.is_file())
     for secret in (
@@ -232,11 +193,11 @@ def test_a_server_that_echoes_the_login_does_not_bring_the_password_to_the_disk(
 @pytest.mark.parametrize("password", ["pässwörd-模型", "plain-ascii"])
 def test_any_password_can_be_used(plain: Gpualert, accepting: Callable[..., Accepting], password: str) -> None:
     server = accepting("starttls", password=password)
-    environment = _environment(
+    environment = environment_for(
         server.port, "starttls", GPUALERT_SMTP_CA_FILE=str(server.ca_file), GPUALERT_SMTP_USERNAME="bot",
         GPUALERT_SMTP_PASSWORD=password,
     )  # fmt: skip
-    done = _fail(plain, environment)
+    done = fail(plain, environment)
     assert len(server.inbox.mails) == 1, done.said
 
 
@@ -247,42 +208,8 @@ def test_a_bad_ca_file_is_named(plain: Gpualert, tmp_path: Path, content: str | 
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)
-    done = _fail(plain, _environment(9, "starttls", GPUALERT_SMTP_CA_FILE=str(path)))
+    done = fail(plain, environment_for(9, "starttls", GPUALERT_SMTP_CA_FILE=str(path)))
     assert f"smtp.ca_file {path} {words}" in done.said[-1]
-
-
-def test_nothing_is_sent_after_we_have_given_up(
-    plain: Gpualert, accepting: Callable[..., Accepting], misbehaving: Callable[[Callable[[socket.socket], None]], int]
-) -> None:
-    server = accepting("tls")
-
-    def slowly(connection: socket.socket) -> None:
-        """A relay that lets a conversation through, late."""
-        with socket.create_connection(("127.0.0.1", server.port)) as inner:
-            time.sleep(2.5)
-            connection.settimeout(0.05)
-            inner.settimeout(0.05)
-            until = time.monotonic() + 20
-            while time.monotonic() < until:
-                for source, target in ((connection, inner), (inner, connection)):
-                    try:
-                        data = source.recv(65536)
-                    except TimeoutError:
-                        continue
-                    if not data:
-                        return
-                    target.sendall(data)
-
-    done = _fail(
-        plain,
-        _environment(misbehaving(slowly), "tls", GPUALERT_SMTP_CA_FILE=str(server.ca_file)),
-        "--report-deadline",
-        "4s",
-    )
-    assert len(_spool(done)) + len(server.inbox.mails) == 1
-    second = accepting()
-    _flush(plain, _environment(second.port))
-    assert len(server.inbox.mails) + len(second.inbox.mails) == 1
 
 
 def test_taking_attachments_off_is_quick_and_exact() -> None:
@@ -309,106 +236,13 @@ def test_a_small_limit_of_the_server_drops_attachments_by_name(
 ) -> None:
     (tmp_path / "noise.bin").write_bytes(os.urandom(150_000))
     server = accepting(size=60_000)
-    done = plain.run(["sh", "-c", SCRIPT], "--artifact", "noise.bin", env=_environment(server.port), cwd=tmp_path)
+    done = plain.run(["sh", "-c", SCRIPT], "--artifact", "noise.bin", env=environment_for(server.port), cwd=tmp_path)
     assert len(server.inbox.mails[0]) <= 60_000
     mail = fast_mail_parser.parse_email(server.inbox.mails[0])
     assert "Not attached, because the server takes at most 60000 bytes: noise.bin" in mail.text_plain[0]
     assert [a.filename for a in mail.attachments] == ["report.json", "output.log.gz"]
     assert "not attached: noise.bin" in done.json("report.json")["notifications"][0]["detail"]
     assert {a["path"]: a["fate"] for a in done.json("report.json")["artifacts"]}["noise.bin"] == "over_server_limit"
-
-
-def test_some_recipients_refused_others_served(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
-    server = accepting()
-    server.inbox.refuse = {"gone@example.org": "550 no such user", "busy@example.org": "451 later"}
-    environment = _environment(
-        server.port, GPUALERT_EMAIL_TO="a@example.org,gone@example.org,busy@example.org,no address"
-    )
-    done = _fail(plain, environment)
-    assert server.inbox.envelopes[0][1] == ["a@example.org"]
-    notes = {tuple(n["to"]): (n["outcome"], n["detail"]) for n in done.json("report.json")["notifications"]}
-    assert notes[("no address",)] == ("skipped", "is not a mail address")
-    outcome, detail = notes[("a@example.org",)]
-    assert (outcome, "gone@example.org (550" in detail, "later: busy@example.org" in detail) == ("sent", True, True)
-    server.inbox.refuse = {}
-    assert _flush(plain, environment).returncode == 0
-    assert server.inbox.envelopes[1][1] == ["busy@example.org"]
-    assert _spool(done) == []
-
-
-def test_flush_sends_what_is_left_exactly_once_also_two_at_a_time(
-    plain: Gpualert, accepting: Callable[..., Accepting]
-) -> None:
-    for _ in range(3):
-        done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
-    server = accepting()
-    server.inbox.hold_s = 0.3
-    environment = _environment(server.port)
-    argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--log-dir", str(plain.log_dir)]
-    both = [subprocess.Popen(argv, env={**plain._environment(None), **environment}) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert len(server.inbox.mails) == 3
-    assert len({fast_mail_parser.parse_email(m).headers["Message-ID"][0] for m in server.inbox.mails}) == 3
-    assert _spool(done) == []
-    assert _flush(plain, environment).stdout == b"nothing is waiting to be sent\n"
-
-
-def test_a_flush_that_is_killed_loses_nothing(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
-    done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
-    server = accepting()
-    server.inbox.hold_s = 600
-    argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--log-dir", str(plain.log_dir)]
-    process = subprocess.Popen(argv, env={**plain._environment(None), **_environment(server.port)})
-    wait_until(lambda: server.inbox.receiving == 1, "the mail to be on its way")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert len(_spool(done)) == 1
-    server.inbox.hold_s = 0
-    second = accepting()
-    assert _flush(plain, _environment(second.port)).returncode == 0
-    assert len(second.inbox.mails) == 1
-
-
-def test_a_poisoned_spool_file_stops_nothing_else(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
-    done = _fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
-    mail = done.run_dir / "mail"
-    (mail / "0empty.eml").write_bytes(b"")
-    (mail / "0empty.json").write_text('{"from": "a@b.c", "to": ["x@y.z"]}')
-    (mail / "0foreign.eml").write_bytes(b"\xff" * 100)
-    (mail / "0broken.eml").write_bytes(b"Subject: x\r\n\r\n")
-    (mail / "0broken.json").write_text("{")
-    os.mkfifo(mail / "0fifo.eml")
-    (mail / "0header.eml").write_bytes(b"Message-ID: <\r\nSubject: x\r\n\r\nx")
-    (mail / "0header.json").write_text('{"from": "a@b.c", "to": ["x@y.z"]}')
-    server = accepting()
-    flushed = _flush(plain, _environment(server.port))
-    assert [rcpt for _, rcpts in server.inbox.envelopes for rcpt in rcpts].count("a@example.org") == 1
-    assert flushed.returncode == 1
-    assert flushed.stdout.count(b"broken: ") + flushed.stdout.count(b"sent to x@y.z") == 5
-    assert b"Traceback" not in flushed.stderr
-
-
-def test_a_mail_that_was_interrupted_with_its_run_is_sent_once_by_the_survivor(
-    plain: Gpualert, accepting: Callable[..., Accepting]
-) -> None:
-    server = accepting()
-    environment = _environment(server.port)
-    process = subprocess.Popen(
-        plain.argv([], ["sh", "-c", "echo ready; sleep 60"]),
-        env={**plain._environment(None), **environment},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-    )
-    wait_until(lambda: any(b"ready" in p.read_bytes() for p in plain.log_dir.glob("2*/output.log")), "output")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for _ in range(2):
-        plain.run(["true"], env=environment)
-    wait_until(lambda: len(server.inbox.mails) >= 1, "the survivor's mail")
-    wait_until(lambda: list((plain.log_dir / ".open").iterdir()) == [], "the sweeps to end")
-    plain.run(["true"], env=environment)
-    assert len(server.inbox.mails) == 1
-    assert "lost" in fast_mail_parser.parse_email(server.inbox.mails[0]).subject
 
 
 @pytest.mark.parametrize(
@@ -418,13 +252,13 @@ def test_who_is_told_when(
     plain: Gpualert, accepting: Callable[..., Accepting], when: str, code: int, count: int
 ) -> None:
     server = accepting()
-    done = plain.run(["sh", "-c", f"exit {code}"], "--notify", when, env=_environment(server.port))
+    done = plain.run(["sh", "-c", f"exit {code}"], "--notify", when, env=environment_for(server.port))
     assert (done.returncode, len(server.inbox.mails)) == (code, count)
 
 
 def test_a_dry_run_prints_and_sends_nothing(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
     server = accepting()
-    done = _fail(plain, _environment(server.port), "--dry-run")
+    done = fail(plain, environment_for(server.port), "--dry-run")
     assert server.inbox.mails == []
     assert any(line.startswith("gpualert: | Subject: [gpualert] llama-7b failed: cuda_oom") for line in done.said)
     assert all(line.startswith("gpualert: ") for line in done.stderr.decode().splitlines()[4:])
@@ -432,27 +266,27 @@ def test_a_dry_run_prints_and_sends_nothing(plain: Gpualert, accepting: Callable
 
 def test_names_beyond_ascii_arrive(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
     server = accepting()
-    environment = _environment(server.port, GPUALERT_EMAIL_TO="ünï@example.org,b@bücher.example")
+    environment = environment_for(server.port, GPUALERT_EMAIL_TO="ünï@example.org,b@bücher.example")
     done = plain.run(["sh", "-c", "exit 1"], "--name", "übung-模型", env=environment)
     assert fast_mail_parser.parse_email(server.inbox.mails[0]).subject.startswith("[gpualert] übung-模型 failed: ")
     assert server.inbox.envelopes[0][1] == ["ünï@example.org", "b@xn--bcher-kva.example"]
     assert done.said[-1].endswith("mailed to ünï@example.org, b@bücher.example")
-    done = plain.run(["false"], env=_environment(server.port, GPUALERT_EMAIL_TO="b@bücher.example"))
+    done = plain.run(["false"], env=environment_for(server.port, GPUALERT_EMAIL_TO="b@bücher.example"))
     assert b"\r\nTo: b@xn--bcher-kva.example\r\n" in server.inbox.mails[1]
 
 
 def test_addresses_beyond_ascii_wait_for_a_server_that_takes_them(
     plain: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int]
 ) -> None:
-    done = _fail(plain, _environment(misbehaving(lambda c: dialogue(c, {})), GPUALERT_EMAIL_TO="ünï@example.org"))
-    assert len(_spool(done)) == 1
+    done = fail(plain, environment_for(misbehaving(lambda c: dialogue(c, {})), GPUALERT_EMAIL_TO="ünï@example.org"))
+    assert len(spool(done)) == 1
     assert "SMTPUTF8" in done.said[-1]
 
 
 def test_secrets_of_the_environment_do_not_travel(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
     server = accepting()
     script = "echo ValueError: token abcdef-secret-42 >&2; exit 1"
-    plain.run(["sh", "-c", script], env=_environment(server.port, WANDB_API_KEY="abcdef-secret-42"))
+    plain.run(["sh", "-c", script], env=environment_for(server.port, WANDB_API_KEY="abcdef-secret-42"))
     mail = fast_mail_parser.parse_email(server.inbox.mails[0])
     assert "abcdef-secret-42" not in mail.text_plain[0] + mail.text_html[0] + mail.subject
     assert "[masked]" in mail.text_plain[0]
@@ -462,7 +296,7 @@ def test_check_sends_a_test_mail(plain: Gpualert, accepting: Callable[..., Accep
     server = accepting()
     argv = [PYTHON, "-I", "-m", "gpualert", "check", "--send-test-mail"]
     done = subprocess.run(
-        argv, env={**plain._environment(None), **_environment(server.port)}, capture_output=True, check=False
+        argv, env={**plain._environment(None), **environment_for(server.port)}, capture_output=True, check=False
     )
     assert (done.returncode, len(server.inbox.mails)) == (0, 1), done.stderr
     assert b"localhost has taken the test mail for oncall@example.org" in done.stdout

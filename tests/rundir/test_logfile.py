@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpualert.rundir import index, logfile
+from gpualert.rundir import assembly, index, logfile
 
 WRITES = st.lists(st.tuples(st.sampled_from([index.STDOUT, index.STDERR]), st.binary(max_size=3000)), max_size=40)
 
@@ -72,13 +72,13 @@ def test_putting_together_may_be_interrupted_and_repeated(tmp_path: Path) -> Non
         log.write(index.STDOUT, b"%07d\n" % number)
     log.flush_index()
     saved = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert logfile.assemble(str(tmp_path)) > 0
+    assert assembly.assemble(str(tmp_path)) > 0
     once = (tmp_path / "output.log").read_bytes(), (tmp_path / "output.idx").stat().st_size
     for name, content in saved.items():
         if name.startswith("output.tail"):
             (tmp_path / name).write_bytes(content)  # as if the removal had been cut short
     (tmp_path / "output.log").write_bytes(once[0] + b"half of something")
-    logfile.assemble(str(tmp_path))
+    assembly.assemble(str(tmp_path))
     assert ((tmp_path / "output.log").read_bytes(), (tmp_path / "output.idx").stat().st_size) == once
 
 
