@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 CERTAIN = 0.95
 TIMEOUT_CODE = 124
+STOP_WINDOW_S = 600.0
+"""A stop signal that came longer than this before the end was survived."""
 NEAR_LIMIT = 0.92
 """Memory at this share of its limit, just before a supervisor died with its job, points to the out-of-memory killer."""
 
 _STOPPED = {signal.SIGTERM: "terminated", signal.SIGINT: "interrupted", signal.SIGHUP: "terminated"}
 _STOPPED |= {signal.SIGQUIT: "terminated", signal.SIGUSR1: "terminated", signal.SIGUSR2: "terminated"}
 _STOPPED |= {signal.SIGXCPU: "terminated", signal.SIGALRM: "hang"}
+_CHECKPOINT = (signal.SIGUSR1, signal.SIGUSR2)
 _BROKEN = {signal.SIGSEGV: "segfault", signal.SIGBUS: "segfault", signal.SIGABRT: "native_abort"}
 _BROKEN |= {signal.SIGILL: "native_abort", signal.SIGFPE: "native_abort", signal.SIGTRAP: "native_abort"}
 _BROKEN |= {signal.SIGSYS: "native_abort"}
@@ -51,10 +54,21 @@ def name_of(number: int) -> str:
         return f"signal {number}"
 
 
+def stop_signal(facts: Facts) -> int | None:
+    """The signal from outside that ended the job; None where none did, or it came too long before the end.
+
+    SIGUSR1 and SIGUSR2 mostly ask for a checkpoint; they count only for a job that died of them.
+    """
+    before = facts.stopped_before_end_s
+    if before is not None and before > STOP_WINDOW_S:
+        return None
+    asked = (number for number in facts.forwarded if number in _STOPPED)
+    return next((number for number in asked if number not in _CHECKPOINT or number == facts.signal), None)
+
+
 def explained_by_stop(facts: Facts) -> frozenset[str]:
     """The classes that are only consequences, given a stop signal from outside or our own limit."""
-    stopped = any(number in _STOPPED for number in facts.forwarded) or facts.timed_out
-    return _MADE_BY_STOP if stopped else frozenset()
+    return _MADE_BY_STOP if stop_signal(facts) is not None or facts.timed_out else frozenset()
 
 
 def impossible(cls: str, facts: Facts) -> bool:
@@ -120,7 +134,7 @@ def outranked_from(answer: Diagnosis | None) -> float:
 
 
 def _by_signal(facts: Facts, rules: Rulebook) -> Diagnosis | None:
-    stop = next((number for number in facts.forwarded if number in _STOPPED), None)
+    stop = stop_signal(facts)
     if stop is not None and not succeeded(facts):
         cls = _STOPPED[signal.Signals(stop)]
         late = f", then {name_of(facts.signal)}" if facts.signal not in (None, stop) else ""
@@ -143,7 +157,7 @@ def _lost(facts: Facts, rules: Rulebook) -> Diagnosis:
     if facts.oom_kills:
         text = "killed together with its supervisor by the out-of-memory killer (control group counter)"
         return _answer(rules, "oom_killer", 0.95, text, f"control group: oom_kill {facts.oom_kills}")
-    stop = next((number for number in facts.forwarded if number in _STOPPED), None)
+    stop = stop_signal(facts)
     if stop is not None:
         text = f"stopped from outside by {name_of(stop)}, then killed together with its supervisor"
         return _answer(rules, "terminated", 0.95, text, f"{name_of(stop)} was forwarded")

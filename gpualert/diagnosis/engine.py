@@ -112,7 +112,7 @@ class _Case:
     def _overruled(self, best: Candidate) -> bool:
         """Whether what the facts say explains the matched text away (a stop signal and the errors it makes)."""
         return best.hit.rule.cls in ending.explained_by_stop(self.facts) or (
-            bool(self.facts.forwarded) and best.level <= LEVELS["exception"]
+            ending.stop_signal(self.facts) is not None and best.level <= LEVELS["exception"]
         )
 
     # -- candidates ----------------------------------------------------------------------------------------------------

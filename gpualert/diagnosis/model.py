@@ -17,6 +17,7 @@ class Facts:
         signal: The number of the signal that ended the child; None when it exited.
         argv: The command and its arguments.
         forwarded: Numbers of the signals that gpualert received from outside and forwarded, in order.
+        stopped_before_end_s: How long before the end the last of them that asks a job to end came, in seconds.
         timed_out: gpualert's own ``--timeout`` ended the run.
         timeout_s: That limit in seconds.
         launch_error: Why the command could not be started (``"No such file or directory"``); None when it ran.
@@ -38,6 +39,7 @@ class Facts:
     signal: int | None = None
     argv: tuple[str, ...] = ()
     forwarded: tuple[int, ...] = ()
+    stopped_before_end_s: float | None = None
     timed_out: bool = False
     timeout_s: float | None = None
     launch_error: str | None = None

@@ -55,6 +55,7 @@ def facts_of(run: Run) -> Facts:
         signal=_whole(end.get("signal")),
         argv=tuple(str(argument) for argument in argv),
         forwarded=tuple(number for number in forwarded if isinstance(number, int)),
+        stopped_before_end_s=_real(end.get("stopped_before_end_s")),
         timed_out=bool(end.get("timed_out")),
         timeout_s=_real(end.get("timeout_s")),
         launch_error=str(error["message"]) if error.get("message") else None,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpualert.supervisor.supervision import Supervision
 
 DISK_PATIENCE_S = 10.0
+STOP_WINDOW_S = 600.0
 _SEEK_SET = 0
 QUIET_BYTES = 4 << 20
 """How much of the end of a success's log is looked at before it is taken for a plain one."""
@@ -61,6 +62,12 @@ def conclude(run: Supervision) -> None:
         _show(run, verdict)
 
 
+def _stopped_lately(run: Supervision) -> bool:
+    """Whether a stop signal came so late that the end may be its doing; one that was ignored long ago is not."""
+    before = run.stopped_before_end_s()
+    return before is not None and before <= STOP_WINDOW_S
+
+
 def _verdict(run: Supervision) -> message.Verdict:
     if run.ending is None or run.scribe is None:
         raise ValueError("the child has not ended")
@@ -69,7 +76,7 @@ def _verdict(run: Supervision) -> message.Verdict:
     return message.Verdict(
         run.ending,
         launch_error=run.launch_error.message if run.launch_error else None,
-        stopped_by=run.stopped_by,
+        stopped_by=run.stopped_by if _stopped_lately(run) else None,
         timeout_s=run.told.duration("run.timeout") if run.timed_out else None,
         killed=killed if isinstance(killed, int) else 0,
     )
@@ -118,6 +125,7 @@ def _exit_facts(run: Supervision) -> dict[str, object]:
         "last_output_at": rfc3339(log.last_at) if log is not None and log.last_at else None,
         "rusage": {"user_s": user, "system_s": system, "max_rss_bytes": peak},
         "forwarded": run.forwarded,
+        "stopped_before_end_s": run.stopped_before_end_s(),
         "timed_out": run.timed_out,
         "timeout_s": run.told.duration("run.timeout") if run.timed_out else None,
         "cgroup": _counters(run),
@@ -220,7 +228,7 @@ def _report(run: Supervision) -> bytes:
 
     def deadline() -> float:
         until = run.ended_at + limit
-        if run.stopped_at:
+        if _stopped_lately(run):
             until = min(until, max(run.stopped_at, run.ended_at) + reporter.DEADLINE_AFTER_STOP_S)
         return until
 

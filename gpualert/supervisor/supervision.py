@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import _signal
 import _thread
-import gc
 import posix
 import time
 
 from gpualert.rundir.clock import now_us, rfc3339
-from gpualert.supervisor import cgroup, facts, files, launch, reap, signals, stderr
-from gpualert.supervisor.foreground import Foreground
+from gpualert.supervisor import cgroup, chores, facts, files, launch, reap, signals, stderr
+from gpualert.supervisor.jobcontrol import JobControl
 from gpualert.supervisor.journal import Journal
 from gpualert.supervisor.redaction import Redaction, secrets
 from gpualert.supervisor.status import CALLED_WRONGLY, Ending
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from gpualert.supervisor.scribe import Scribe
     from gpualert.supervisor.settings import Settings
     from gpualert.supervisor.streams import Streams
-    from gpualert.supervisor.terminal import Terminal
 
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_AGAIN_S = 0.5
@@ -87,13 +85,10 @@ class Supervision:
         self.scribe: Scribe | None = None
         self.sweep_wanted = False
         self.exact_environment = False
-        self._terminal: Terminal | None = None
         self._command = command
         self._inherited = inherited
         self._own_group = told.switch("run.signal_group")
-        self._foreground = Foreground(closed)
-        self._stopped = self._suspend = False
-        self._suspended = False
+        self._job = JobControl(closed)
         self._ended: set[int] = set()
         self._timers: dict[str, float] = {}
         self._pumping_here = False
@@ -160,9 +155,9 @@ class Supervision:
         if self.streams is not None and self.streams.terminal is not None:
             from gpualert.supervisor.terminal import Terminal  # noqa: PLC0415  (only where there is one)
 
-            self._terminal = Terminal(self.streams.terminal, self.closed)
+            self._job.terminal = terminal = Terminal(self.streams.terminal, self.closed)
             self._own_group = True
-            self.child, error = self._terminal.launch(self._command, search_path, self._prepare_child)
+            self.child, error = terminal.launch(self._command, search_path, self._prepare_child)
         else:
             self.child, error = self._start_child(search_path)
         self.launched_at = time.monotonic()
@@ -170,11 +165,11 @@ class Supervision:
             self.launch_error = error
             if not self.child:
                 self._child_ended(Ending(error.status), None)
-        elif self._own_group and self._terminal is None:
+        elif self._own_group and self._job.terminal is None:
             self._set_group()
         self._start_threads()
-        if self.told.duration("run.orphan_grace") or self._terminal is not None:
-            self._become_subreaper()
+        if self.told.duration("run.orphan_grace") or self._job.terminal is not None:
+            chores.become_subreaper()
         if error is None and self.scribe is not None:
             self.scribe.post("launched", pid=self.child)
         limit = self.told.duration("run.timeout")
@@ -193,7 +188,7 @@ class Supervision:
 
     def _prepare_child(self) -> None:
         """Between fork and exec."""
-        if self._own_group and self._terminal is None:
+        if self._own_group and self._job.terminal is None:
             posix.setpgid(0, 0)
         if self.streams is not None:
             self.streams.prepare_child()
@@ -207,7 +202,7 @@ class Supervision:
             posix.setpgid(self.child, self.child)
         except OSError:
             pass  # it has executed already, and has done so itself
-        self._foreground.give(self.child)
+        self._job.give_terminal(self.child)
 
     def _start_threads(self) -> None:
         main = _thread.get_ident()
@@ -219,31 +214,12 @@ class Supervision:
             self._pumping_here = True
         if self.scribe is not None:
             try:
-                self.scribe.start(self._first_chores, self._become_subreaper)
+                self.scribe.start(self._first_chores, chores.become_subreaper)
             except RuntimeError:
                 self.scribe.inline = True
 
-    @staticmethod
-    def _become_subreaper() -> None:
-        """Orphans fall to us, as they do to PID 1; and from here on memory is tidied as usual."""
-        gc.enable()
-        from gpualert.supervisor import kernel  # noqa: PLC0415
-
-        if posix.getpid() != 1:
-            kernel.become_subreaper()
-
     def _first_chores(self) -> None:
-        """What is slow and can wait until the child runs."""
-        directory = self.journal.directory
-        if directory is None:
-            return
-        try:
-            directory.link_latest()
-        except OSError:
-            pass  # a volume without links
-        from gpualert.rundir.writer import interrupted  # noqa: PLC0415
-
-        self.sweep_wanted = bool(interrupted(directory.path.rpartition("/")[0]))
+        self.sweep_wanted = chores.look_around(self.journal.directory)
 
     # -- while the child lives -----------------------------------------------------------------------------------------
 
@@ -265,9 +241,7 @@ class Supervision:
 
     def restore_terminal(self) -> None:
         """Give the person's terminal back as it was."""
-        if self._terminal is not None:
-            self._terminal.restore()
-        self._foreground.take_back(self.child)
+        self._job.restore(self.child)
 
     def pause(self, timeout: float | None) -> set[int]:
         """Take one signal, or wait so long that there is none.
@@ -291,8 +265,8 @@ class Supervision:
     def _until_next_timer(self) -> float | None:
         due = min(self._timers.values(), default=None)
         waits = [] if due is None else [max(due - time.monotonic(), 0)]
-        if self._terminal is not None:
-            waits.append(self._terminal.look_again_s())
+        if self._job.terminal is not None:
+            waits.append(self._job.terminal.look_again_s())
         return min(waits, default=None)
 
     def _mind_time(self) -> None:
@@ -311,10 +285,10 @@ class Supervision:
         self._timers.pop("look", None)
         if now >= self._timers.get("continue", now + 1):
             del self._timers["continue"]
-            if self._stopped:
+            if self._job.still_stopped:
                 self._deliver(_signal.SIGCONT)
-        if self._terminal is not None:
-            self._terminal.look_around()
+        if self._job.terminal is not None:
+            self._job.terminal.look_around()
 
     def _deliver(self, number: int) -> bool:
         if self.ending is not None or not self.child:
@@ -323,25 +297,20 @@ class Supervision:
 
     def _received(self, number: int, code: int, sender: int) -> None:
         """A signal was sent to us."""
-        if number == _signal.SIGCONT and self._suspended:
+        if number == _signal.SIGCONT and self._job.suspended:
             # Whoever continues a job at a terminal continues all of it: only a child that stays stopped needs ours.
-            self._suspended = False
             self._timers["continue"] = time.monotonic() + 0.05
-            if self._terminal is not None:
-                self._terminal.resume()
-                self._deliver(_signal.SIGCONT)
-            elif self._own_group:
-                self._foreground.give(self.child)
+            if self._job.resume(self.child, own_group=self._own_group):
                 self._deliver(_signal.SIGCONT)
             return
-        if self._terminal is not None and number == _signal.SIGWINCH:
-            self._terminal.copy_size()
+        if self._job.terminal is not None and number == _signal.SIGWINCH:
+            self._job.terminal.copy_size()
             return
         leader = posix.getpid() == posix.getsid(0)
         wanted = signals.Forward(own_group=self._own_group, session_leader=leader).wanted(number, code)
         delivered = wanted and self._deliver(number)
         if number in signals.SUSPEND_SIGNALS:
-            self._suspend = True
+            self._job.ask()
         if self.scribe is None:
             return
         if number in signals.STOP_SIGNALS:
@@ -366,23 +335,15 @@ class Supervision:
                 return
             if not pid:
                 break
-            if pid != (self._terminal.monitor if self._terminal is not None else self.child):
+            if pid != (self._job.terminal.monitor if self._job.terminal is not None else self.child):
                 if not posix.WIFSTOPPED(code) and not posix.WIFCONTINUED(code):
                     self._ended.add(pid)
-            elif posix.WIFSTOPPED(code):
-                self._stopped = True
-                # Its group alone got the terminal's signal, so its stop is all we see of that.
-                self._suspend = self._suspend or self._foreground.given
-            elif posix.WIFCONTINUED(code):
-                self._stopped = False
+            elif posix.WIFSTOPPED(code) or posix.WIFCONTINUED(code):
+                self._job.child_changed(code)
             elif self.ending is None:
                 self._last_status(pid, code, usage)
-        if self._terminal is not None and self.ending is None:
-            self._stopped = self._terminal.child_stopped()
-            self._suspend = self._suspend or self._stopped
-        if self._stopped and self._suspend and self.ending is None:
-            self._suspend = False
-            self._stop_ourselves()
+        if self.ending is None:
+            self._job.follow(self.child)
 
     def _look_for_lost_child(self) -> None:
         """We have no process left to wait for: the child is somebody else's now, and only its end can be seen."""
@@ -395,22 +356,12 @@ class Supervision:
 
     def _last_status(self, pid: int, code: int, usage: reap.Usage | None) -> None:
         """The child, or the monitor of its pseudo-terminal, has ended."""
-        if self._terminal is None or pid == self.child or self.launch_error is not None:
+        if self._job.terminal is None or pid == self.child or self.launch_error is not None:
             self._child_ended(Ending.from_wait(code), usage)
             return
-        ending = self._terminal.ending()
+        ending = self._job.terminal.ending()
         if ending is not None:
             self._child_ended(ending, usage)
-
-    def _stop_ourselves(self) -> None:
-        """The job was suspended at its terminal: stop as well, so that the shell sees it."""
-        if posix.getpid() == 1:
-            return
-        self._suspended = True
-        self.restore_terminal()
-        if self._terminal is not None:
-            self._terminal.stop_is_known()
-        posix.kill(posix.getpid(), _signal.SIGSTOP)
 
     def _child_ended(self, ending: Ending, usage: reap.Usage | None) -> None:
         if self.launch_error is not None:
@@ -448,6 +399,10 @@ class Supervision:
     def streams_started(self) -> bool:
         """Whether somebody pumps what the child writes."""
         return self.streams is None or bool(self.streams.readers)
+
+    def stopped_before_end_s(self) -> float | None:
+        """How long before the end the last stop signal came, in seconds; None when none did."""
+        return max(self.ended_at - self.stopped_at, 0.0) if self.stopped_at else None
 
     def ended_rfc3339(self) -> str:
         """When the child ended."""

@@ -76,6 +76,14 @@ def test_facts_outrank_text() -> None:
     assert of("", exit_code=126, launch_error="x: Permission denied").cls == "not_executable"
 
 
+def test_a_stop_signal_that_was_survived_long_ago_is_not_the_reason() -> None:
+    log = tb("KeyError: 'x'")
+    assert of(log, forwarded=(1,), stopped_before_end_s=86400.0).cls == "traceback"
+    assert of(log, forwarded=(15,), stopped_before_end_s=3.0).cls == "terminated"
+    assert of(log, forwarded=(10,)).cls == "traceback"  # SIGUSR1 asks for a checkpoint
+    assert of("", exit_code=None, signal=10, forwarded=(10,)).cls == "terminated"
+
+
 def test_a_kill_without_evidence_of_memory_is_unknown_and_says_so() -> None:
     found = of("step 1\nKilled\n", exit_code=None, signal=9)
     assert (found.cls, "from outside" in found.summary, "memory" in found.summary) == ("unknown", True, True)

@@ -164,7 +164,7 @@ def test_a_fault_in_the_log_costs_no_byte_of_the_output(plain: Gpualert) -> None
         "import gpualert.supervisor.conclusion as m; m._report = boom",
         "import gpualert.supervisor.journal as m; m._make = boom",
         "import gpualert.supervisor.supervision as m; m.Supervision.prepare = boom",
-        "import gpualert.supervisor.supervision as m; m.Supervision._first_chores = boom",
+        "import gpualert.supervisor.supervision as m; m.chores.look_around = boom",
     ],
 )
 def test_a_fault_inside_gpualert_costs_neither_output_nor_status(plain: Gpualert, fault: str) -> None:
