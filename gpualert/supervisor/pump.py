@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 << 10
 FIRST_READ_BYTES = 8 << 10
+LARGE_WRITE = 64 << 10
 PIPE_BYTES = 1 << 20
 QUEUE_BYTES = 1 << 20
 _F_SETPIPE_SZ, _F_GETPIPE_SZ, _FIONREAD = 1031, 1032, 0x541B
@@ -80,6 +81,7 @@ class Passer:
         self._last = b"\n"
         self._started = False
         self._room_bytes = _room_of(fd)
+        self._since_small = 0
 
     def _start(self) -> bool:
         """Start the thread, once there is something to queue; False when none can be made (a process limit)."""
@@ -119,11 +121,15 @@ class Passer:
         """Whether a write of ``count`` bytes cannot block."""
         if self._room_bytes < 0:
             return True
+        # A pipe is a ring of pages, and bytes of two writes share one only when the second fits. So of small writes
+        # well under a half of its bytes may fill it; of large ones alone nearly all.
+        self._since_small = self._since_small + count if count >= LARGE_WRITE else 0
+        room = self._room_bytes * (7 if self._since_small > self._room_bytes else 3) // 8
         try:
             waiting = int.from_bytes(fcntl.ioctl(self.fd, _FIONREAD, b"\0\0\0\0"), "little")
         except OSError:
             return False
-        return waiting + count <= self._room_bytes
+        return waiting + count <= room
 
     def say(self, text: str) -> bool:
         """Queue lines of gpualert's own; on a line of their own, never waiting.
@@ -215,15 +221,12 @@ class Passer:
 
 
 def _room_of(fd: int) -> int:
-    """How many bytes a descriptor surely takes when nothing waits in it; -1 without a limit, 0 when that is unknown.
-
-    A pipe is a ring of pages, and bytes of two writes share one only when the second fits: so well under a half.
-    """
+    """How many bytes a pipe holds; -1 for what takes any number at once, 0 for what may block at any time."""
     try:
         mode = posix.fstat(fd).st_mode & _KIND
         if mode == _FIFO:
             enlarge(fd)
-            return fcntl.fcntl(fd, _F_GETPIPE_SZ) * 3 // 8
+            return fcntl.fcntl(fd, _F_GETPIPE_SZ)
     except OSError:
         return 0
     return -1 if mode == _REGULAR or (mode == _DEVICE and not posix.isatty(fd)) else 0
