@@ -11,7 +11,7 @@ from gpualert.rundir.assembly import NAME as LOG
 from gpualert.rundir.logfile import OutputLog
 from gpualert.rundir.writer import RunDirectory, new_run_id
 from gpualert.supervisor import facts as run_facts
-from gpualert.supervisor.pump import Signal
+from gpualert.supervisor.pump import Wakeup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Attempt:
         self._made: tuple[RunDirectory, OutputLog] | None = None
         self._problem = ""
         self._given_up = False
-        self._finished = Signal()
+        self._finished = Wakeup()
         try:
             _thread.start_new_thread(self._make, (parent, journal))
         except RuntimeError:

@@ -21,6 +21,8 @@ FIRST_READ_BYTES = 8 << 10
 LARGE_WRITE = 64 << 10
 PIPE_BYTES = 1 << 20
 QUEUE_BYTES = 1 << 20
+PATIENCE_S = 0.2
+"""How long the main thread waits for a lock that is held for a moment only, unless a write blocks after all."""
 _F_SETPIPE_SZ, _F_GETPIPE_SZ, _FIONREAD = 1031, 1032, 0x541B
 _KIND, _FIFO, _REGULAR, _DEVICE = 0o170000, 0o010000, 0o100000, 0o020000
 
@@ -36,7 +38,7 @@ def enlarge(pipe: int) -> None:
         return
 
 
-class Signal:
+class Wakeup:
     """One thread tells another that there is something to do (a lock is all that costs nothing to import)."""
 
     __slots__ = ("_lock",)
@@ -74,7 +76,7 @@ class Passer:
         self.done = False
         self._wake = wake
         self._lock = _thread.allocate_lock()
-        self._filled, self._room = Signal(), Signal()
+        self._filled, self._room = Wakeup(), Wakeup()
         self._queue: list[bytes] = []
         self._queued = 0
         self._closing = False
@@ -92,11 +94,6 @@ class Passer:
                 return False
             self._started = True
         return True
-
-    @property
-    def pending(self) -> int:
-        """How many bytes wait to be passed on."""
-        return self._queued
 
     def put(self, data: memoryview) -> None:
         """Pass ``data`` on: at once where that waits for nobody, else by the queue; waits while that is full."""
@@ -132,12 +129,14 @@ class Passer:
         return waiting + count <= room
 
     def say(self, text: str) -> bool:
-        """Queue lines of gpualert's own; on a line of their own, never waiting.
+        """Queue lines of gpualert's own, on a line of their own; for the main thread, which must never wait.
 
         Returns:
-            False when nothing is passed on any more: the caller writes them itself.
+            False when they cannot be queued: the caller writes them itself.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=PATIENCE_S):
+            return False  # a write that should not block does (somebody else fills our pipe)
+        try:
             if self.gone or self._closing:
                 return False
             last = self._queue[-1] if self._queue else self._last
@@ -146,22 +145,27 @@ class Passer:
                 return False
             self._queue.append(data)
             self._queued += len(data)
+        finally:
+            self._lock.release()
         self._filled.give()
         return True
 
     def close(self) -> None:
         """Nothing more comes: the thread ends when the queue is empty."""
-        with self._lock:
-            self._closing = True
-            if not self._started:
-                self.done = True
+        locked = self._lock.acquire(timeout=PATIENCE_S)
+        self._closing = True
+        if locked:
+            self.done = self.done or not self._started
+            self._lock.release()
         self._filled.give()
 
     def abandon(self) -> int:
         """Stop passing on; returns how many bytes were not."""
-        with self._lock:
-            left = self._queued
-            self.gone = True
+        locked = self._lock.acquire(timeout=PATIENCE_S)
+        left = self._queued
+        self.gone = True
+        if locked:
+            self._lock.release()
         self._room.give()
         return left
 

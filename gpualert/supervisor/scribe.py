@@ -6,7 +6,7 @@ import _thread
 import time
 
 from gpualert.rundir.clock import now_us, rfc3339
-from gpualert.supervisor.pump import Signal
+from gpualert.supervisor.pump import Wakeup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class Scribe:
         self._trouble = trouble
         self._events: list[dict[str, object]] = []
         self._events_lock = _thread.allocate_lock()
-        self._wanted = Signal()
-        self._finished = Signal()
+        self._wanted = Wakeup()
+        self._finished = Wakeup()
         self._closing: Callable[[], None] | None = None
         self._due = {"sync": SYNC_EVERY_S, "message": MESSAGE_EVERY_S, "beat": BEAT_EVERY_S, "sample": 0.0}
         self._started_at = time.monotonic()

@@ -187,3 +187,20 @@ run(sys.argv[1:])
 """
     argv = [*plain.python, "-c", program, "--log-dir", str(plain.log_dir), "--", "sh", "-c", script]
     return subprocess.run(argv, capture_output=True, env=plain._environment(None), timeout=60, check=False)
+
+
+def test_a_pipe_that_somebody_else_fills_keeps_neither_signals_nor_the_end(plain: Gpualert) -> None:
+    """Writes that should not block may, where others write into the same pipe: nothing but the passing on waits."""
+    read_end, write_end = os.pipe()
+    text = "trap 'exit 33' TERM; echo ready >&2; while :; do head -c 30000 /dev/zero; sleep 0.01; done"
+    started = plain.start(["sh", "-c", text], stdout=write_end)
+    filler = subprocess.Popen(["cat", "/dev/zero"], stdout=write_end)
+    os.close(write_end)
+    started.wait_for(b"ready")
+    time.sleep(0.5)
+    os.kill(started.process.pid, signal.SIGTERM)
+    done = started.finish()
+    filler.kill()
+    filler.wait()
+    os.close(read_end)
+    assert done.returncode == 33
