@@ -334,4 +334,8 @@ class Reader:
                         self._log.write(self._stream, data)
             except Exception as error:  # noqa: BLE001  (whatever is wrong in here, the bytes go on)
                 self.failure = self.failure or error
-            put(data)
+            try:
+                put(data)
+            except Exception as error:  # noqa: BLE001  (the same; a reader that ends would block the child for ever)
+                self.failure = self.failure or error
+                self._passer.write(data)

@@ -162,6 +162,7 @@ def test_a_fault_in_the_log_costs_no_byte_of_the_output(plain: Gpualert) -> None
         "import gpualert.supervisor.supervision as m; m.Supervision._drain = boom",
         "import gpualert.supervisor.conclusion as m; m._exit_facts = boom",
         "import gpualert.supervisor.conclusion as m; m._report = boom",
+        "import gpualert.supervisor.pump as m; m.Passer.put = boom",
         "import gpualert.supervisor.journal as m; m._make = boom",
         "import gpualert.supervisor.supervision as m; m.Supervision.prepare = boom",
         "import gpualert.supervisor.supervision as m; m.chores.look_around = boom",
