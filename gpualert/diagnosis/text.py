@@ -20,7 +20,9 @@ _PREFIXES = tuple(
         r"\[(?:default|trainer|worker)(\d+)\]:\s?",  # torchrun --tee
         r"\[\d+,(\d+)\]<std(?:out|err)>:\s?",  # Open MPI --tag-output
         r"\[(?:pod|container)/[^\]\s]+\]\s?",  # kubectl logs --prefix
-        r"\((?:pid|[\w.]+ pid)=\d+(?:, ip=[\d.]+)?\)\s?",  # Ray
+        r"\((?:[\w.:]+ )*(?:rank=(\d+) )?pid=\d+(?:, ip=[\d.]+)?\)\s?",  # Ray, vLLM
+        r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] ?",  # vLLM
+        r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./-]+:\d+\] ",  # glog
         r"(\d{1,5}): ",  # srun --label
         r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\s+",  # timestamps
         r"\[\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]\s*",
