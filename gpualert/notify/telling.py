@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gpualert.supervisor.redaction import Redaction
 
 PREFIX = "gpualert: "
+NOBODY = "undisclosed-recipients:;"
+"""RFC 5322's way to name no recipient, for a mail that is only printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +111,12 @@ def tell(
         for text in wanted
         if valid_address(text) is None
     ]
-    if not recipients:
+    if not recipients and not settings.dry_run:
         return told
     sender = settings.email.from_ or message.default_sender()
     if valid_address(sender) is None:
         sender = message.default_sender()
-    mail = message.compose(report, quotes, artifacts, sender, recipients, directory)
+    mail = message.compose(report, quotes, artifacts, sender, recipients or [NOBODY], directory)
     if settings.dry_run:
         say(printed(mail))
         return [*told, _told(tuple(recipients), "printed", "--dry-run")]

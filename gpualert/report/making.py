@@ -160,7 +160,7 @@ def notify(
     from gpualert.notify import tell  # noqa: PLC0415  (email and smtplib are slow to import)
 
     report = made.report
-    if not wanted(report, settings) or not settings.email.to:
+    if not wanted(report, settings) or not (settings.email.to or settings.dry_run):
         return ""
     budget = settings.artifacts
     # The budget is that of the mail as it travels: base64 makes four bytes of three.

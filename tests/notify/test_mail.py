@@ -264,6 +264,12 @@ def test_a_dry_run_prints_and_sends_nothing(plain: Gpualert, accepting: Callable
     assert all(line.startswith("gpualert: ") for line in done.stderr.decode().splitlines()[4:])
 
 
+def test_a_dry_run_needs_no_recipient(plain: Gpualert) -> None:
+    done = fail(plain, {}, "--dry-run")
+    assert done.said[0].startswith("gpualert: | From: gpualert@")
+    assert "gpualert: | To: undisclosed-recipients:;" in done.said
+
+
 def test_names_beyond_ascii_arrive(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
     server = accepting()
     environment = environment_for(server.port, GPUALERT_EMAIL_TO="ünï@example.org,b@bücher.example")

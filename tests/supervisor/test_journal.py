@@ -105,6 +105,22 @@ def test_rank_facts_come_from_the_launchers(plain: Gpualert, environment: dict[s
     assert (run["rank"], run["local_rank"], run["world_size"], run["launcher"]) == expected
 
 
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"GPUALERT_JOB_NAME": "job", "POD_NAME": "pod", "SLURM_JOB_NAME": "slurm"}, "job"),
+        ({"POD_NAME": "pod", "SLURM_JOB_NAME": "slurm"}, "pod"),
+        ({"SLURM_JOB_NAME": "slurm"}, "slurm"),
+        ({"GPUALERT_NAME": "given", "POD_NAME": "pod"}, "given"),
+        ({}, "true"),
+    ],
+)
+def test_the_name_is_as_given_else_of_job_pod_slurm_job_or_command(
+    plain: Gpualert, environment: dict[str, str], name: str
+) -> None:
+    assert plain.run(["/bin/true"], env=environment).json("run.json")["name"] == name
+
+
 def test_cluster_facts_come_from_the_downward_api(plain: Gpualert) -> None:
     environment = {
         "GPUALERT_POD_NAME": "p-0",
