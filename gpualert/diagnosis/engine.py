@@ -84,20 +84,20 @@ class _Case:
     def decide(self) -> Diagnosis:
         by_facts = ending.from_facts(self.facts, self.rules)
         if by_facts is not None and by_facts.confidence >= ending.CERTAIN:
-            return self._with_evidence(by_facts, None)
+            return self._with_evidence(by_facts, self._candidates())
         if ending.succeeded(self.facts):
             return self._success()
         candidates = self._candidates()
         best = self._best(candidates)
         enough = ending.outranked_from(by_facts)
         if by_facts is not None and (best is None or best.level < enough or self._overruled(best)):
-            return self._with_evidence(by_facts, best)
+            return self._with_evidence(by_facts, candidates)
         if best is None or best.level <= LEVELS["wrapper"]:
             best = self._last_resort()
             if best is not None:
                 return replace(self._from(best, []), confidence=0.45)
         if best is None:
-            return self._with_evidence(ending.unexplained(self.facts, self.rules), best)
+            return self._with_evidence(ending.unexplained(self.facts, self.rules), candidates)
         return self._from(best, candidates)
 
     def _last_resort(self) -> Candidate | None:
@@ -128,7 +128,7 @@ class _Case:
                 continue  # the same line says something more exact
             if ending.impossible(hit.rule.cls, self.facts):
                 continue
-            if hit.rule.lasting and not self._lasts(hit):
+            if hit.rule.lasting and not self._holds(hit):
                 continue
             level = float(hit.rule.level)
             chain = _around(hit, final)
@@ -188,10 +188,11 @@ class _Case:
 
     def _success(self) -> Diagnosis:
         """Exit code 0: what the log shows is a warning, unless a rule says that such an end is none."""
-        for hit in reversed(self.scan.hits):
-            if hit.rule.with_success and (not hit.rule.lasting or self._lasts(hit)) and not self._survived_quietly(hit):
-                found = self._from(Candidate(hit, float(hit.rule.level)), [Candidate(hit, float(hit.rule.level))])
-                return replace(found, confidence=min(found.confidence, 0.8))
+        spoiling = [hit for hit in self.scan.hits if hit.rule.with_success and self._holds(hit)]
+        first = self._best([Candidate(hit, hit.rule.level) for hit in spoiling])
+        if first is not None:
+            found = self._from(first, [first])
+            return replace(found, confidence=min(found.confidence, 0.8))
         answer = ending.success(self.facts, self.rules)
         warnings = list(answer.warnings)
         for chain in self._final_chains(self._chains()):
@@ -199,20 +200,18 @@ class _Case:
             warnings.append(f"line {error.line}: {error.name} was not caught, but the exit code is 0")
         return replace(answer, warnings=tuple(warnings[:3]))
 
-    def _survived_quietly(self, hit: Hit) -> bool:
-        return not hit.rule.lasting and self._survived(hit)
+    def _holds(self, hit: Hit) -> bool:
+        """Whether what a match says was still so at the end."""
+        return self._lasts(hit) if hit.rule.lasting else not self._survived(hit)
 
-    def _with_evidence(self, answer: Diagnosis, best: Candidate | None) -> Diagnosis:
-        """An answer from facts, with the most telling line of the log beside it."""
-        if best is None:
-            return answer
-        same = best.hit.rule.cls == answer.cls
-        line = _evidence(best.hit, "root" if same else "cascade")
-        return replace(
-            answer,
-            root=line if same else answer.root,
-            evidence=(line, *answer.evidence) if same else (*answer.evidence, line),
-        )
+    def _with_evidence(self, answer: Diagnosis, candidates: Sequence[Candidate]) -> Diagnosis:
+        """An answer from facts, with the line of the log beside it that says the same, or else the most telling one."""
+        same = self._best([candidate for candidate in candidates if candidate.hit.rule.cls == answer.cls])
+        if same is not None:
+            line = _evidence(same.hit, "root")
+            return replace(answer, root=line, evidence=(line, *answer.evidence))
+        best = self._best([candidate for candidate in candidates if candidate.level > LEVELS["wrapper"]])
+        return answer if best is None else replace(answer, evidence=(*answer.evidence, _evidence(best.hit, "cascade")))
 
     def _from(self, best: Candidate, candidates: Sequence[Candidate]) -> Diagnosis:
         hit = best.hit

@@ -27,7 +27,7 @@ say when one has broken; what always follows."""
 
 _CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}
 _RULE_KEYS = {"id", "class", "pattern", "level", "positive", "negative", "summary", "suggest"}
-_RULE_KEYS |= {"with_success", "lasting", "unless", "trigger", "ignore_case"}
+_RULE_KEYS |= {"with_success", "lasting", "unless", "trigger", "ignore_case", "lookup"}
 
 
 class RuleError(Exception):
@@ -76,6 +76,7 @@ class Rule:
         lasting: A match counts only when it still held at the end (NaN that stays).
         unless: A pattern; lines that match it too do not count.
         trigger: A cheaper pattern that matches wherever ``pattern`` may; derived from its fixed text when empty.
+        lookup: For a named group, what its values mean; the meaning is there for templates as ``<group>_means``.
         source: The file it comes from.
     """
 
@@ -91,6 +92,7 @@ class Rule:
     lasting: bool = False
     unless: str = ""
     trigger: str = ""
+    lookup: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     source: str = field(default="", compare=False)
 
 
@@ -173,6 +175,7 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
         _flag(table, "lasting", where),
         _text(table, "unless", where),
         _text(table, "trigger", where),
+        _lookup(table, where),
         path,
     )
     for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless), ("trigger", rule.trigger)):
@@ -181,6 +184,14 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
     if not rule.trigger and literals.required(rule.pattern) is None:
         raise RuleError(f"{where}: pattern needs some fixed text of at least {literals.MIN_LENGTH} characters")
     return rule
+
+
+def _lookup(table: Mapping[str, Any], where: str) -> dict[str, dict[str, str]]:
+    value = table.get("lookup", {})
+    tables = value.values() if isinstance(value, dict) else [None]
+    if not all(isinstance(inner, dict) and all(isinstance(text, str) for text in inner.values()) for inner in tables):
+        raise RuleError(f"{where}: lookup must be tables of texts, one for each named group")
+    return dict(value)
 
 
 def _pattern(table: Mapping[str, Any], where: str) -> str:
@@ -281,4 +292,8 @@ class Rulebook:
     def groups(self, rule: Rule, line: str) -> dict[str, str]:
         """The named groups of a rule's match in a line; empty where it does not match."""
         found = re2.search(rule.pattern, line)
-        return {} if found is None else {key: value for key, value in found.groupdict().items() if value is not None}
+        groups = {} if found is None else {key: value for key, value in found.groupdict().items() if value is not None}
+        for name, meanings in rule.lookup.items():
+            if groups.get(name) in meanings:
+                groups[f"{name}_means"] = meanings[groups[name]]
+        return groups

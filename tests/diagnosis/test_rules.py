@@ -103,3 +103,11 @@ def test_a_missing_directory_is_named() -> None:
 )
 def test_the_fixed_text_of_a_pattern(pattern: str, words: list[str] | None) -> None:
     assert literals.required(pattern) == words
+
+
+def test_a_lookup_tells_what_a_number_means() -> None:
+    answer = diagnose(b"NVRM: Xid (PCI:0000:5e:00): 62, pid=101, name=python, 2027(24f4)\n", Facts(exit_code=1))
+    assert answer.summary == "Xid 62 from the NVIDIA driver: internal micro-controller halt"
+    assert answer.node_suspect
+    answer = diagnose(b"NVRM: Xid (PCI:0000:5e:00): 777, pid=101\n", Facts(exit_code=1))
+    assert answer.summary == "Xid 777 from the NVIDIA driver"
