@@ -66,7 +66,7 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     with its job is closed, reported and mailed first, once.
     """
     found = find(run, log_dir)
-    if found.exit is None:
+    if survivor.is_open(found):
         if survivor.is_alive(found):
             raise Refused(f"{found.run_id} is still running (gpualert logs --follow {found.run_id} shows its output)")
         try:

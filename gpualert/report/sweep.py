@@ -38,10 +38,11 @@ def close_and_report(path: str, deadline: float) -> bool:
         made = making.make(run, settings, mask, log)
         if made is None:
             return True
-        making.write(path, made)
+        # The report comes last: whoever finds none goes on from here, so a mail may come twice, but never not at all.
         with making.step(log, "notify"):
             making.notify(path, made, settings, mask, min(deadline, time.monotonic() + PER_RUN_S), lambda _text: None)
         making.write(path, made)
+        survivor.mark_closed(path)
         return True
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpualert.rundir import assembly
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.rundir.reader import MAX_RUNS, Run, run_ids
-from gpualert.rundir.writer import EVENTS, EXIT, OPEN, RUN, SCHEMA, is_locked, replace_file
+from gpualert.rundir.writer import EVENTS, EXIT, OPEN, REPORT, RUN, SCHEMA, is_locked, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,11 +100,21 @@ def find_interrupted(log_directory: str, limit: int = MAX_RUNS) -> list[str]:
     found = []
     for run_id in run_ids(log_directory)[:limit]:
         path = os.path.join(log_directory, run_id)
-        if not os.path.exists(os.path.join(path, EXIT)) and os.path.exists(os.path.join(path, RUN)):
-            run = Run.read(path)
-            if run.exit is None and run.facts and not is_alive(run):
-                found.append(path)
+        if os.path.exists(os.path.join(path, REPORT)) and os.path.exists(os.path.join(path, EXIT)):
+            continue
+        run = Run.read(path)
+        if run.facts and is_open(run) and not is_alive(run):
+            found.append(path)
     return found
+
+
+def is_open(run: Run) -> bool:
+    """Whether a run still has to be closed: it has no ``exit.json``, or its survivor was killed before its report.
+
+    Args:
+        run: The run.
+    """
+    return run.exit is None or (bool(run.exit.get("interrupted")) and run.report is None)
 
 
 @contextlib.contextmanager
@@ -117,7 +127,7 @@ def closing(path: str) -> Iterator[bool]:
     try:
         fd = os.open(os.path.join(path, CLOSING_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     except OSError:
-        yield not os.path.exists(os.path.join(path, EXIT))
+        yield is_open(Run.read(path))
         return
     try:
         try:
@@ -127,7 +137,7 @@ def closing(path: str) -> Iterator[bool]:
             return
         except OSError:
             pass  # no locks here: two closers at the same moment would say the same
-        yield not os.path.exists(os.path.join(path, EXIT))
+        yield is_open(Run.read(path))
     finally:
         os.close(fd)
 
@@ -155,6 +165,8 @@ def close(run: Run) -> Run:
     Raises:
         OSError: It cannot be written.
     """
+    if run.exit is not None:
+        return run  # another survivor came as far as this
     with contextlib.suppress(OSError):
         assembly.assemble(run.path)
     first, last = _last_memory(run)
@@ -198,9 +210,17 @@ def close(run: Run) -> Run:
         "closed_at": rfc3339(now_us()),
     }
     replace_file(os.path.join(run.path, EXIT), json.dumps(facts).encode() + b"\n")
-    with contextlib.suppress(OSError):
-        os.unlink(os.path.join(os.path.dirname(run.path), OPEN, os.path.basename(run.path)))
     return Run.read(run.path)
+
+
+def mark_closed(path: str) -> None:
+    """The run is closed and reported: no other survivor needs to look.
+
+    Args:
+        path: The run directory.
+    """
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(os.path.dirname(path), OPEN, os.path.basename(path)))
 
 
 def _number(value: Any) -> int:

@@ -180,7 +180,9 @@ class RunDirectory:
             pass  # whoever finds the mark finds exit.json too
 
     def _fill(self) -> None:
-        fd = posix.open(f"{self.path}/{RUN}", _WRITE | posix.O_EXCL, FILE_MODE)
+        # Locked before it gets its name: a survivor that looks at that moment must not find it free.
+        unnamed = f"{self.path}/.{RUN}"
+        fd = posix.open(unnamed, _WRITE | posix.O_TRUNC, FILE_MODE)
         self._lock_fd = fd
         try:
             # Tells a survivor on this host that the supervisor lives, whatever process ids do.
@@ -188,6 +190,7 @@ class RunDirectory:
         except OSError:
             pass  # a file system without locks: process id and start time have to do
         write_all(fd, jsontext.dumps(self._facts).encode() + b"\n")
+        posix.rename(unnamed, f"{self.path}/{RUN}")
         self._events_fd = posix.open(f"{self.path}/{EVENTS}", _WRITE | posix.O_APPEND, FILE_MODE)
 
     def abandon(self, *others: str) -> None:
@@ -199,7 +202,7 @@ class RunDirectory:
         for fd in (self._lock_fd, self._events_fd):
             if fd >= 0:
                 posix.close(fd)
-        for name in (RUN, EVENTS, *others):
+        for name in (RUN, f".{RUN}", EVENTS, *others):
             try:
                 posix.unlink(f"{self.path}/{name}")
             except OSError:
@@ -221,10 +224,6 @@ class RunDirectory:
             if fd >= 0:
                 posix.close(fd)
         self._lock_fd = self._events_fd = -1
-        try:
-            posix.unlink(f"{self.path}/{RUN}")
-        except FileNotFoundError:
-            pass
         self._fill()
         posix.fsync(self._lock_fd)
 
@@ -279,7 +278,7 @@ class RunDirectory:
 
 
 def interrupted(log_directory: str, limit: int = 1000) -> list[str]:
-    """Runs whose supervisor seems to be gone without an ``exit.json``: quick, and to be looked at more closely.
+    """Runs whose supervisor seems to be gone, and that nobody has closed: quick, and to be looked at more closely.
 
     Args:
         log_directory: Where run directories are kept.
@@ -295,7 +294,7 @@ def interrupted(log_directory: str, limit: int = 1000) -> list[str]:
         return []
     for run_id in marks:
         path = f"{log_directory}/{run_id}"
-        if _there(f"{path}/{EXIT}") or not _there(f"{path}/{RUN}"):
+        if not _there(f"{path}/{RUN}") or (_there(f"{path}/{EXIT}") and _there(f"{path}/{REPORT}")):
             try:
                 posix.unlink(f"{log_directory}/{OPEN}/{run_id}")
             except OSError:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DISK_PATIENCE_S = 10.0
 STOP_WINDOW_S = 600.0
+SWEEP_PATIENCE_S = 5.0
 _SEEK_SET = 0
 QUIET_BYTES = 4 << 20
 """How much of the end of a success's log is looked at before it is taken for a plain one."""
@@ -60,6 +61,8 @@ def conclude(run: Supervision) -> None:
             run.trouble.report(f"cannot write the termination message {run.message.path} ({error.strerror})")
     if verdict.cls != "success" and reporter.SHOWN not in done:
         _show(run, verdict)
+    if posix.getpid() == 1:
+        _let_sweep_end(run)
 
 
 def _stopped_lately(run: Supervision) -> bool:
@@ -271,6 +274,13 @@ def _show(run: Supervision, verdict: message.Verdict) -> None:
         run._say(f"gpualert:   kept in {run.journal.directory.path}\n")
 
 
+def _let_sweep_end(run: Supervision) -> None:
+    """As PID 1 we take every process with us: give the sweep a moment."""
+    until = time.monotonic() + SWEEP_PATIENCE_S
+    while run.sweeper and time.monotonic() < until:
+        run.pause(until - time.monotonic())
+
+
 def start_sweep(run: Supervision) -> None:
     """Have runs closed whose supervisor died; by a process of its own that nobody waits for."""
     run.sweep_wanted = False
@@ -278,6 +288,6 @@ def start_sweep(run: Supervision) -> None:
         return
     parent = run.journal.directory.path.rpartition("/")[0]
     try:
-        reporter.start_process("sweep", [launch.raw(parent)])
+        run.sweeper = reporter.start_process("sweep", [launch.raw(parent)])
     except (launch.ForkError, launch.LaunchError, OSError):
         return  # the next run, or gpualert report, does it

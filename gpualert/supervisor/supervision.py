@@ -42,6 +42,7 @@ class Supervision:
         started_us: When gpualert started, in microseconds since 1970.
         ended_us: When the child ended.
         ended_at: The same on the monotonic clock.
+        sweeper: The process that closes runs whose supervisor died; 0 while there is none.
         exact_environment: ``environment`` holds every entry that we were given.
     """
 
@@ -84,6 +85,7 @@ class Supervision:
         self.trouble = Trouble(self._say, self._record_trouble)
         self.scribe: Scribe | None = None
         self.sweep_wanted = False
+        self.sweeper = 0
         self.exact_environment = False
         self._command = command
         self._inherited = inherited
@@ -338,6 +340,7 @@ class Supervision:
             if pid != (self._job.terminal.monitor if self._job.terminal is not None else self.child):
                 if not posix.WIFSTOPPED(code) and not posix.WIFCONTINUED(code):
                     self._ended.add(pid)
+                    self.sweeper = 0 if pid == self.sweeper else self.sweeper
             elif posix.WIFSTOPPED(code) or posix.WIFCONTINUED(code):
                 self._job.child_changed(code)
             elif self.ending is None:

@@ -273,6 +273,25 @@ def test_report_closes_an_interrupted_run_once(plain: Gpualert) -> None:
     assert (interrupted / "exit.json").exists()
 
 
+def test_a_survivor_that_was_killed_half_way_is_followed_by_another(plain: Gpualert) -> None:
+    from gpualert.rundir import survivor
+    from gpualert.rundir.reader import Run
+
+    interrupted = _interrupt(plain)
+    survivor.close(Run.read(str(interrupted)))  # as far as exit.json, and no further
+    plain.run(["true"])
+    wait_until(lambda: (interrupted / "report.json").exists(), "the second survivor's report")
+    assert json.loads((interrupted / "report.json").read_text())["diagnosis"]["class"] == "lost"
+
+
+@pytest.mark.root
+def test_a_short_run_as_pid_1_lets_the_survivor_finish(plain: Gpualert) -> None:
+    interrupted = _interrupt(plain)
+    plain.pid1 = True
+    plain.run(["true"])
+    assert json.loads((interrupted / "report.json").read_text())["diagnosis"]["class"] == "lost"
+
+
 def test_memory_near_the_limit_at_the_end_makes_it_an_out_of_memory_kill(plain: Gpualert) -> None:
     interrupted = _interrupt(plain)
     sample = {"at": "2026-12-01T00:00:00.000000Z", "event": "memory", "current": 990, "working_set": 985, "limit": 1000,
@@ -286,7 +305,7 @@ def test_memory_near_the_limit_at_the_end_makes_it_an_out_of_memory_kill(plain: 
 
 
 def test_an_interrupted_bounded_log_is_put_together(plain: Gpualert) -> None:
-    text = "import os, time\nfor n in range(20000): os.write(1, b'%08d\\n' % n)\nos.write(2, b'ready'); time.sleep(60)"
+    text = "import os, time\nfor n in range(20000): os.write(1, b'%08d\\n' % n)\nos.write(1, b'ready'); time.sleep(60)"
     process = subprocess.Popen(
         plain.argv(["--log-max-bytes", "40k"], python(text)),
         stdout=subprocess.DEVNULL,
