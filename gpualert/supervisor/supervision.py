@@ -8,8 +8,7 @@ import posix
 import time
 
 from gpualert.rundir.clock import now_us, rfc3339
-from gpualert.supervisor import cgroup, chores, facts, files, launch, reap, signals, stderr
-from gpualert.supervisor.jobcontrol import JobControl
+from gpualert.supervisor import cgroup, facts, files, launch, reap, signals, stderr
 from gpualert.supervisor.journal import Journal
 from gpualert.supervisor.redaction import Redaction, secrets
 from gpualert.supervisor.status import CALLED_WRONGLY, Ending
@@ -90,7 +89,6 @@ class Supervision:
         self._command = command
         self._inherited = inherited
         self._own_group = told.switch("run.signal_group")
-        self._job = JobControl(closed)
         self._ended: set[int] = set()
         self._timers: dict[str, float] = {}
         self._pumping_here = False
@@ -120,8 +118,12 @@ class Supervision:
             self.started_us,
         )
         # Loaded while the disk works. All of it now: at the end of a long run the files may be of another version.
-        from gpualert.supervisor import conclusion, drain, orphans, streams  # noqa: F401, PLC0415
+        from gpualert.supervisor import chores, conclusion, drain, orphans, streams  # noqa: F401, PLC0415
+        from gpualert.supervisor.jobcontrol import JobControl  # noqa: PLC0415
         from gpualert.supervisor.scribe import Scribe  # noqa: PLC0415
+
+        self._job = JobControl(self.closed)
+        self._chores = chores
 
         self._open_message(known.number("GPUALERT_CONTAINERS"))
         self.journal.settle()
@@ -171,7 +173,7 @@ class Supervision:
             self._set_group()
         self._start_threads()
         if self.told.duration("run.orphan_grace") or self._job.terminal is not None:
-            chores.become_subreaper()
+            self._chores.become_subreaper()
         if error is None and self.scribe is not None:
             self.scribe.post("launched", pid=self.child)
         limit = self.told.duration("run.timeout")
@@ -216,12 +218,12 @@ class Supervision:
             self._pumping_here = True
         if self.scribe is not None:
             try:
-                self.scribe.start(self._first_chores, chores.become_subreaper)
+                self.scribe.start(self._first_chores, self._chores.become_subreaper)
             except RuntimeError:
                 self.scribe.inline = True
 
     def _first_chores(self) -> None:
-        self.sweep_wanted = chores.look_around(self.journal.directory)
+        self.sweep_wanted = self._chores.look_around(self.journal.directory)
 
     # -- while the child lives -----------------------------------------------------------------------------------------
 
