@@ -165,7 +165,7 @@ def test_a_fault_in_the_log_costs_no_byte_of_the_output(plain: Gpualert) -> None
         "import gpualert.supervisor.pump as m; m.Passer.put = boom",
         "import gpualert.supervisor.journal as m; m._make = boom",
         "import gpualert.supervisor.supervision as m; m.Supervision.prepare = boom",
-        "import gpualert.supervisor.supervision as m; m.chores.look_around = boom",
+        "import gpualert.supervisor.chores as m; m.look_around = boom",
     ],
 )
 def test_a_fault_inside_gpualert_costs_neither_output_nor_status(plain: Gpualert, fault: str) -> None:
