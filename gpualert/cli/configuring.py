@@ -6,6 +6,8 @@ import os
 import platform
 import sys
 import time
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
 
 import click
 from click.shell_completion import get_completion_class
@@ -13,6 +15,9 @@ from click.shell_completion import get_completion_class
 from gpualert import __version__, config
 from gpualert.cli.output import Refused, harmless
 from gpualert.cli.reading import directories, log_dir_option
+from gpualert.diagnosis import Rulebook, RuleError
+from gpualert.notify import delivery, message, spool
+from gpualert.notify.telling import valid_address
 
 FLUSH_DEADLINE_S = 300.0
 TEST_DEADLINE_S = 30.0
@@ -25,8 +30,6 @@ def flush(log_dir: str | None) -> None:
 
     Exit status 1 when some are left.
     """
-    from gpualert.notify import delivery, spool  # noqa: PLC0415
-
     settings, _ = config.load()
     server = delivery.Server.from_settings(settings)
     deadline = time.monotonic() + FLUSH_DEADLINE_S
@@ -49,9 +52,6 @@ def flush(log_dir: str | None) -> None:
 @click.option("--send-test-mail", is_flag=True, help="Send a mail to the configured addresses.")
 def check(path: str | None, send_test_mail: bool) -> None:
     """Check configuration, environment and rules strictly; exit status 1 when anything is wrong."""
-    from gpualert.diagnosis import Rulebook, RuleError  # noqa: PLC0415
-    from gpualert.notify.telling import valid_address  # noqa: PLC0415
-
     settings, problems = config.load(config=path)
     lines = [str(problem) for problem in problems]
     lines += [
@@ -78,12 +78,6 @@ def check(path: str | None, send_test_mail: bool) -> None:
 
 
 def _send_test_mail(settings: config.Settings) -> None:
-    from email.message import EmailMessage  # noqa: PLC0415
-    from email.utils import formatdate, make_msgid  # noqa: PLC0415
-
-    from gpualert.notify import delivery, message  # noqa: PLC0415
-    from gpualert.notify.telling import valid_address  # noqa: PLC0415
-
     recipients = [address for address in settings.email.to if valid_address(address)]
     if not recipients:
         raise Refused("there is nobody to mail (email.to)")

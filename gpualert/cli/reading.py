@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpualert import config
 from gpualert.cli.output import Refused, harmless, print_json
 from gpualert.report import making, sweep, wording
 from gpualert.rundir import index, reader, survivor
@@ -32,8 +33,6 @@ SURVIVOR_DEADLINE_S = 20.0
 def directories(log_dir: str | None) -> list[str]:
     """The log directories to look in: as asked for, as configured, else the usual ones."""
     if log_dir is None:
-        from gpualert import config  # noqa: PLC0415
-
         log_dir = config.load()[0].log.dir
     return reader.log_directories(log_dir, dict(os.environ))
 

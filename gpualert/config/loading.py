@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from gpualert.config.settings import Section, Settings
 from gpualert.supervisor.options import OPTIONS
@@ -196,8 +196,6 @@ def load(
 
 def _password_from_file(settings: Settings) -> list[Problem]:
     """Read ``smtp.password_file``; the variable outranks it."""
-    from pydantic import SecretStr  # noqa: PLC0415
-
     path = settings.smtp.password_file
     if path is None or settings.smtp.password is not None:
         return []
