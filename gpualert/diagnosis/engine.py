@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpualert.diagnosis import ending, traceback
+from gpualert.diagnosis import ending, torchrun, traceback
 from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
 from gpualert.diagnosis.reader import Hit, LogSource, Scan, lines_from, open_log
 from gpualert.diagnosis.rulebook import LEVELS, FailureClass, Rulebook
@@ -80,6 +80,8 @@ class _Case:
         self.rules = rules
         self.scan = Scan(log, rules)
         self._progress_after: dict[int, bool] = {}
+        tables = [hit for hit in self.scan.hits if hit.rule.id == TABLE_RULE]
+        self._first_rank = torchrun.first_rank(log, tables[-1].offset) if tables else None
 
     def decide(self) -> Diagnosis:
         by_facts = ending.from_facts(self.facts, self.rules)
@@ -181,8 +183,14 @@ class _Case:
         )
 
     def _best(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The highest level; among equals the first to appear, and on one line the rule that is written first."""
-        return min(candidates, key=lambda c: (-c.level, c.hit.offset, self.rules.order[c.hit.rule.id]), default=None)
+        """The highest level; among equals the rank that its launcher saw fail first, then the first to appear."""
+
+        def place(candidate: Candidate) -> tuple[float, bool, int, int]:
+            hit = candidate.hit
+            elsewhere = self._first_rank is not None and hit.rank is not None and hit.rank != self._first_rank
+            return -candidate.level, elsewhere, hit.offset, self.rules.order[hit.rule.id]
+
+        return min(candidates, key=place, default=None)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -240,7 +248,7 @@ class _Case:
 
 
 _CERTAINTY = (0.4, 0.7, 0.85, 0.93, 0.97)
-TRACEBACK_RULE = "python.traceback"
+TRACEBACK_RULE, TABLE_RULE = "python.traceback", "torchrun.first"
 
 
 def _around(hit: Hit, chains: Sequence[traceback.Chain]) -> traceback.Chain | None:

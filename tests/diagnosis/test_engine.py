@@ -42,6 +42,14 @@ def test_the_cause_is_named_and_not_the_collective_that_timed_out() -> None:
     assert {e.cls for e in found.evidence[1:]} & {"nccl_timeout", "nccl_error"}
 
 
+def test_the_rank_that_torchrun_saw_fail_first_is_the_one() -> None:
+    table = "Root Cause (first observed failure):\n[0]:\n  time      : x\n  host      : gpu-17\n  rank      : 3 (local_rank: 3)\n"
+    log = tb("ValueError: bad", "[rank0]: ") + tb("ValueError: bad", "[rank3]: ") + table
+    assert of(log).evidence[0].rank == 3
+    assert of(log.replace(table, "")).evidence[0].rank == 0
+    assert of(log.replace("  rank      : 3", "")).evidence[0].rank == 0  # cut off
+
+
 def test_advice_is_no_evidence() -> None:
     log = "RuntimeError: CUDA error: an illegal memory access was encountered\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
     assert of(log).cls == "cuda_illegal_access"
