@@ -36,7 +36,7 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("directory", run.get("cwd")),
         ("host", run.get("host")),
         ("pod", "/".join(str(run[key]) for key in ("namespace", "pod") if run.get(key)) or None),
-        ("place", wording.place(run)),
+        ("place", wording.place(run) if run.get("node") or isinstance(run.get("rank"), int) else None),
         ("started", run.get("started_at")),
         ("ended", end.get("ended_at")),
         ("ended with", wording.ending(end)),

@@ -7,9 +7,11 @@ from typing import Any
 
 
 def duration(seconds: float | None) -> str:
-    """``3h12m``, ``4m07s``, ``12s`` or ``0.3s``."""
+    """``3h12m``, ``4m07s``, ``12s``, ``0.3s`` or ``4ms``."""
     if seconds is None:
         return "an unknown time"
+    if seconds < 0.1:
+        return f"{1000 * seconds:.0f}ms"
     if seconds < 10:
         return f"{seconds:.1f}s"
     whole = round(seconds)
