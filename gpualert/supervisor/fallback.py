@@ -5,25 +5,14 @@ from __future__ import annotations
 import posix
 import time
 
-from gpualert.supervisor import launch, signals
+from gpualert.supervisor import signals
 from gpualert.supervisor.status import Ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from gpualert.supervisor.streams import Streams
 
 PATIENCE_S, STEP_S = 2.0, 0.02
-
-
-def become(command: list[bytes], search_path: bytes | None, inherited: signals.Inherited) -> NoReturn:
-    """Become the command: nothing is supervised, and nothing is lost either."""
-    inherited.restore()
-    number, path = launch.execute(command, search_path)
-    error = launch.LaunchError(number, launch.explain(number, path, command[0]))
-    posix.write(2, f"gpualert: {error.message}\n".encode("utf-8", "replace"))
-    posix._exit(error.status)
 
 
 def wait(child: int) -> Ending:

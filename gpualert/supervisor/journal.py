@@ -39,6 +39,7 @@ class Journal:
         "_candidates",
         "_environment",
         "_max_bytes",
+        "_settled",
         "directory",
         "facts",
         "lock",
@@ -56,6 +57,7 @@ class Journal:
         self._attempt: Attempt | None = None
         self._environment: Mapping[bytes, bytes] = {}
         self._max_bytes = 0
+        self._settled = False
 
     def begin(
         self,
@@ -82,6 +84,9 @@ class Journal:
 
     def settle(self) -> None:
         """Wait for the directory; where it cannot be made, make another, in the end a temporary one."""
+        if self._settled:
+            return
+        self._settled = True
         failure = ""
         for number, parent in enumerate(self._candidates):
             attempt = self._attempt if number == 0 and self._attempt is not None else Attempt(parent, self)

@@ -41,9 +41,7 @@ def run(arguments: list[str]) -> NoReturn:
     except Exception as error:  # noqa: BLE001  (whatever is wrong in here, the command runs)
         if not supervision.child:
             stderr.write(f"{PREFIX}cannot supervise ({error}): the command runs without gpualert\n")
-            from gpualert.supervisor import fallback  # noqa: PLC0415
-
-            fallback.become(command, environment.get(b"PATH"), inherited)
+            become(command, environment.get(b"PATH"), inherited)
         supervision.failed(error)
     try:
         supervision.attend()
@@ -56,6 +54,18 @@ def run(arguments: list[str]) -> NoReturn:
         fallback.let_out(supervision.streams)
     supervision.restore_terminal()
     status.end_as(supervision.ending or status.Ending(status.CALLED_WRONGLY))
+
+
+def become(command: list[bytes], search_path: bytes | None, inherited: signals.Inherited) -> NoReturn:
+    """Become the command: nothing is supervised, and nothing is lost either.
+
+    It stands here, where nothing is left to load: there may be no descriptor to load it with.
+    """
+    inherited.restore()
+    number, path = launch.execute(command, search_path)
+    error = launch.LaunchError(number, launch.explain(number, path, command[0]))
+    stderr.write(f"{PREFIX}{error.message}\n")
+    posix._exit(error.status)
 
 
 def original_environment() -> tuple[dict[bytes, bytes], bool]:

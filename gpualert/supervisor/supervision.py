@@ -117,17 +117,18 @@ class Supervision:
             lambda run_id: facts.collect(self.told, known, self.redaction, self.started_us, run_id, limits),
             self.started_us,
         )
-        # Loaded while the disk works. All of it now: at the end of a long run the files may be of another version.
-        from gpualert.supervisor import chores, conclusion, drain, orphans, streams  # noqa: F401, PLC0415
-        from gpualert.supervisor.jobcontrol import JobControl  # noqa: PLC0415
-        from gpualert.supervisor.scribe import Scribe  # noqa: PLC0415
+        try:
+            _load_the_rest()
+        except OSError:
+            self.journal.settle()  # which gives a descriptor back, where so few are to be had
+            _load_the_rest()
+        from gpualert.supervisor import chores, jobcontrol, scribe, streams  # noqa: PLC0415
 
-        self._job = JobControl(self.closed)
+        self._job = jobcontrol.JobControl(self.closed)
         self._chores = chores
-
         self._open_message(known.number("GPUALERT_CONTAINERS"))
         self.journal.settle()
-        self.scribe = Scribe(
+        self.scribe = scribe.Scribe(
             self.journal.directory, self.journal.log, self.journal.lock, group, self.message, self.trouble
         )
         for problem in self.told.problems + self.journal.troubles:
@@ -412,3 +413,8 @@ class Supervision:
     def ended_rfc3339(self) -> str:
         """When the child ended."""
         return rfc3339(self.ended_us)
+
+
+def _load_the_rest() -> None:
+    """Load what is needed later, while the disk works: at the end of a long run the files may be of another version."""
+    from gpualert.supervisor import chores, conclusion, drain, fallback, jobcontrol, orphans, scribe, streams  # noqa: F401, PLC0415  # noqa: F401, PLC0415
