@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
+import zipfile
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,13 @@ from gpualert import artifacts
 
 
 def _fates(patterns: list[str], root: Path, max_file: int = 100_000, max_total: int = 300_000) -> dict[str, str]:
-    return {a.path: a.fate for a in artifacts.collect(patterns, str(root), max_file, max_total)}
+    return {a.path: a.fate for a in _collect(patterns, root, max_file, max_total)}
+
+
+def _collect(
+    patterns: list[str], root: Path, max_file: int = 100_000, max_total: int = 300_000, **more: Any
+) -> list[artifacts.Artifact]:
+    return artifacts.collect(patterns, str(root), artifacts.Budget(max_file, max_total, **more))
 
 
 def test_every_match_has_a_fate_and_so_has_a_pattern_without_one(tmp_path: Path) -> None:
@@ -27,7 +37,7 @@ def test_every_match_has_a_fate_and_so_has_a_pattern_without_one(tmp_path: Path)
 
 def test_what_is_zipped_unzips_to_the_same(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("line\n" * 100_000)
-    (found,) = artifacts.collect(["log.txt"], str(tmp_path), 100_000, 100_000)
+    (found,) = _collect(["log.txt"], tmp_path)
     assert (found.fate, found.name) == ("zipped", "log.txt.gz")
     assert gzip.decompress(found.content or b"") == (tmp_path / "log.txt").read_bytes()
 
@@ -35,7 +45,7 @@ def test_what_is_zipped_unzips_to_the_same(tmp_path: Path) -> None:
 def test_the_total_is_a_limit_too_and_named(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / name).write_bytes(os.urandom(90_000))
-    found = artifacts.collect(["*"], str(tmp_path), 100_000, 200_000)
+    found = _collect(["*"], tmp_path, 100_000, 200_000)
     assert [a.fate for a in found] == ["attached", "attached", "over_total", "over_total"]
     assert "are left of artifacts.max_total" in found[2].note
     assert sum(len(a.content or b"") for a in found) <= 200_000
@@ -55,15 +65,107 @@ def test_links_out_of_the_root_devices_and_fifos_are_refused(tmp_path: Path) -> 
         "dangling": "unreadable", "fifo": "not_a_file", "inside": "attached", "link": "outside_root", "null": "outside_root",
         "real": "attached",
     }  # fmt: skip
-    assert (
-        _fates(["../secret"], root) == {str(root) + "/../secret": "outside_root"}
-        or "outside_root" in _fates(["../secret"], root).values()
+    assert _fates(["../secret", "sub/../../secret", str(tmp_path / "secret")], root) == {
+        "../secret": "outside_root", "sub/../../secret": "outside_root", str(tmp_path / "secret"): "outside_root",
+    }  # fmt: skip
+
+
+def test_links_to_directories_lead_nowhere_and_not_in_circles(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.json").write_text("{}")
+    (tmp_path / "sub" / "circle").symlink_to(tmp_path)
+    assert _fates(["**/*.json"], tmp_path) == {"sub/a.json": "attached"}
+    assert _fates(["sub/circle/sub/*.json"], tmp_path) == {"sub/circle/sub/a.json": "attached"}
+
+
+def test_only_what_changed_since_the_start_goes(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("{}")
+    os.utime(tmp_path / "old.json", (1e9, 1e9))
+    (tmp_path / "new.json").write_text("{}")
+    since = time.time() - 1
+    assert _fates(["*.json"], tmp_path) == {"old.json": "attached", "new.json": "attached"}
+    found = {a.path: (a.fate, a.size) for a in _collect(["*.json"], tmp_path, changed_since=since)}
+    assert found == {"new.json": ("attached", 2), "old.json": ("unchanged", 2)}
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("value", ["m.json", "plot.png", "core.x", "a.ckpt"]),
+        ("size", ["a.ckpt", "core.x", "plot.png", "m.json"]),
+        ("newest", ["core.x", "m.json", "plot.png", "a.ckpt"]),
+        ("given", ["a.ckpt", "core.x", "m.json", "plot.png"]),
+    ],
+)
+def test_what_goes_first(tmp_path: Path, order: Any, expected: list[str]) -> None:
+    for number, (name, size) in enumerate([("a.ckpt", 10), ("plot.png", 30), ("m.json", 40), ("core.x", 20)]):
+        (tmp_path / name).write_bytes(b"x" * size)
+        os.utime(tmp_path / name, (1e9 + number, 1e9 + number))
+    assert [a.path for a in _collect(["*"], tmp_path, order=order)] == expected
+
+
+def test_many_small_files_share_an_archive(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"m{number:02}.json").write_text(f"[{number}]")
+    (tmp_path / "big.bin").write_bytes(os.urandom(80_000))
+    found = _collect(["*"], tmp_path, zip_over=10)
+    archive, others = found[0], {a.path: a for a in found[1:]}
+    assert (archive.name, archive.content_type, others["big.bin"].fate) == (
+        "artifacts.zip",
+        "application/zip",
+        "attached",
     )
+    with zipfile.ZipFile(BytesIO(archive.content or b"")) as unpacked:
+        assert {name: unpacked.read(name) for name in unpacked.namelist()} == {
+            f"m{number:02}.json": f"[{number}]".encode() for number in range(30)
+        }
+    assert {a.fate for path, a in others.items() if path != "big.bin"} == {"in_archive"}
+    assert all(a.as_dict()["inside"] == "artifacts.zip" for path, a in others.items() if path != "big.bin")
+    assert [a.fate for a in _collect(["m*"], tmp_path, zip_over=0)] == ["attached"] * 30
+
+
+def test_an_archive_keeps_the_budget_too(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"r{number:02}").write_bytes(os.urandom(2_000))
+    found = _collect(["*"], tmp_path, 30_000, 40_000, zip_over=10)
+    assert sum(len(a.content or b"") for a in found) <= 40_000
+    assert {a.fate for a in found} >= {"in_archive", "over_total"}
+    assert len(found) == 51
+
+
+def test_braces_and_a_bad_pattern(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("a/x.json", "a/y.csv", "z.csv"):
+        (tmp_path / name).write_text("1")
+    assert _fates(["{a/*.json,*.csv}"], tmp_path) == {"a/x.json": "attached", "z.csv": "attached"}
+    huge = "{" + ",".join(str(n) for n in range(5000)) + "}"
+    assert list(_fates([huge, "z.csv"], tmp_path).values()) == ["attached", "no_match"]
+
+
+def test_a_huge_tree_is_searched_for_a_bounded_time_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "MAX_SCANNED", 500)
+    for place in range(10):
+        (tmp_path / f"d{place}").mkdir()
+        for number in range(100):
+            (tmp_path / f"d{place}" / f"{number}.bin").touch()
+    (tmp_path / "m.json").write_text("{}")
+    found = _collect(["**/*.json", "m.json"], tmp_path)
+    assert ("...", "not_searched") in [(a.path, a.fate) for a in found]
+    assert "m.json" in [a.path for a in found]
+    # What lies at a known depth is found without looking anywhere else.
+    assert _fates(["*.json"], tmp_path) == {"m.json": "attached"}
+
+
+def test_past_the_deadline_nothing_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(os.urandom(70_000))
+    assert [a.fate for a in _collect(["a.bin"], tmp_path, until=time.monotonic() - 1)] == ["no_time"]
 
 
 def test_a_file_is_attached_once(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
-    found = artifacts.collect(["*.json", "a.*", str(tmp_path / "a.json")], str(tmp_path), 10_000, 10_000)
+    found = _collect(["*.json", "a.*", str(tmp_path / "a.json")], tmp_path)
     assert [(a.path, a.fate) for a in found] == [("a.json", "attached")]
 
 
@@ -71,7 +173,9 @@ def test_too_many_matches_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(artifacts, "MAX_MATCHES", 3)
     for number in range(5):
         (tmp_path / f"{number}").write_text("x")
-    assert [a.fate for a in artifacts.collect(["*"], str(tmp_path), 100, 1000)] == ["attached"] * 3 + ["too_many"]
+    found = _collect(["*"], tmp_path)
+    assert [a.fate for a in found] == ["attached"] * 3 + ["too_many"]
+    assert "2 more files match" in found[-1].note
 
 
 def test_a_log_within_the_budget_goes_whole(tmp_path: Path) -> None:

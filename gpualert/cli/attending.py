@@ -8,28 +8,19 @@ import threading
 
 import click
 
-from gpualert.cli.output import Refused
+from gpualert.cli.output import Refused, duration
 from gpualert.cli.reading import directories, log_dir_option
-from gpualert.report.sweep import sweep
-from gpualert.supervisor.values import parse_duration
-
-
-def duration(text: str) -> float:
-    """Seconds of a duration such as ``30s``."""
-    try:
-        return parse_duration(text)
-    except ValueError:
-        raise click.BadParameter("must be a duration such as 30s or 5m") from None
+from gpualert.report.sweep import send_waiting, sweep
 
 
 @click.command()
 @log_dir_option
 @click.option("--every", type=duration, default="10s", metavar="DURATION", show_default=True, help="How often to look.")
 def attend(log_dir: str | None, every: float) -> None:
-    """Close and report runs whose supervisor died with its job, until SIGTERM; then look once more and end.
+    """Close and report runs whose supervisor died with its job, and send what no server has taken yet, until SIGTERM.
 
     Made for a sidecar that shares the log directory: an out-of-memory kill takes a container's PID 1 with the job, and
-    nothing in that container can report it any more.
+    nothing in that container can report it any more. After the SIGTERM it looks once more.
     """
     places = directories(log_dir) or ([os.path.abspath(log_dir)] if log_dir else [])
     if not places:
@@ -38,8 +29,9 @@ def attend(log_dir: str | None, every: float) -> None:
     # As PID 1 a process gets no signal that it does not handle.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    while not stop.wait(every):
+    last = False
+    while not last:
+        last = stop.wait(every)
         for place in places:
             sweep(place)
-    for place in places:
-        sweep(place)
+            send_waiting(place)

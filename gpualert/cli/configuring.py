@@ -1,7 +1,8 @@
-"""``gpualert check``, ``flush``, ``version`` and ``completion``."""
+"""``gpualert check``, ``version`` and ``completion``."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import sys
@@ -13,46 +14,41 @@ import click
 from click.shell_completion import get_completion_class
 
 from gpualert import __version__, config
-from gpualert.cli.output import Refused, harmless
-from gpualert.cli.reading import directories, log_dir_option
+from gpualert.cli.output import Refused, format_option, harmless, print_json
 from gpualert.diagnosis import Rulebook, RuleError
-from gpualert.notify import delivery, message, spool
-from gpualert.notify.telling import valid_address
+from gpualert.notify import delivery, mailing, message, services
+from gpualert.notify.mailing import valid_address
 
-FLUSH_DEADLINE_S = 300.0
 TEST_DEADLINE_S = 30.0
-
-
-@click.command()
-@log_dir_option
-def flush(log_dir: str | None) -> None:
-    """Send the mails that no server has taken yet, each once.
-
-    Exit status 1 when some are left.
-    """
-    settings, _ = config.load()
-    server = delivery.Server.from_settings(settings)
-    deadline = time.monotonic() + FLUSH_DEADLINE_S
-    left = total = 0
-    for place in directories(log_dir):
-        for result in spool.flush(place, server, deadline):
-            total += 1
-            left += result.outcome not in ("sent", "busy")
-            detail = f" ({result.detail})" if result.detail else ""
-            to = f" to {', '.join(result.to)}" if result.to else ""
-            click.echo(harmless(f"{result.outcome}{to}: {result.path}{detail}"))
-    if not total:
-        click.echo("nothing is waiting to be sent")
-    if left:
-        sys.exit(1)
 
 
 @click.command()
 @click.option("--config", "path", metavar="FILE", help="Check this file instead of those in the usual places.")
 @click.option("--send-test-mail", is_flag=True, help="Send a mail to the configured addresses.")
-def check(path: str | None, send_test_mail: bool) -> None:
+@format_option
+def check(path: str | None, send_test_mail: bool, form: str) -> None:
     """Check configuration, environment and rules strictly; exit status 1 when anything is wrong."""
     settings, problems = config.load(config=path)
+    lines = mistakes(settings, problems)
+    if form == "json":
+        print_json({"problems": lines, "settings": settings.model_dump(mode="json", by_alias=True)}, indent=1)
+    for line in lines if form == "text" else []:
+        click.echo(harmless(f"gpualert: {line}"), err=True)
+    if send_test_mail:
+        test_mail(settings)
+    if lines:
+        sys.exit(1)
+    if not send_test_mail and form == "text":
+        click.echo("the configuration is right")
+
+
+def mistakes(settings: config.Settings, problems: list[config.Problem]) -> list[str]:
+    """Everything that is wrong with a configuration, a line each.
+
+    Args:
+        settings: What was read.
+        problems: What could not be.
+    """
     lines = [str(problem) for problem in problems]
     lines += [
         f"email.to: {address!r} is not a mail address" for address in settings.email.to if not valid_address(address)
@@ -67,21 +63,28 @@ def check(path: str | None, send_test_mail: bool) -> None:
         Rulebook.load(tuple(settings.diagnosis.rules))
     except RuleError as error:
         lines.append(str(error))
-    for line in lines:
-        click.echo(harmless(f"gpualert: {line}"), err=True)
-    if send_test_mail:
-        _send_test_mail(settings)
-    if lines:
-        sys.exit(1)
-    if not send_test_mail:
-        click.echo("the configuration is right")
+    urls, told = services.addresses(settings)
+    lines += [entry.detail for entry in told]
+    if urls and importlib.util.find_spec("apprise") is None:
+        lines.append("notify.urls needs the extra: pip install 'gpualert[notify]'")
+    if settings.webhook.url is not None and not settings.webhook.url.startswith(("http://", "https://")):
+        lines.append("webhook.url must be http://... or https://...")
+    return lines
 
 
-def _send_test_mail(settings: config.Settings) -> None:
+def test_mail(settings: config.Settings) -> None:
+    """Send a mail to the configured addresses, and say what became of it.
+
+    Args:
+        settings: The settings.
+
+    Raises:
+        Refused: There is nobody to mail, or no server took it.
+    """
     recipients = [address for address in settings.email.to if valid_address(address)]
     if not recipients:
         raise Refused("there is nobody to mail (email.to)")
-    sender = settings.email.from_ or message.default_sender()
+    sender = mailing.sender_of(settings)
     mail = EmailMessage(message.POLICY)
     mail["Subject"] = "[gpualert] test mail"
     mail["From"], mail["To"], mail["Date"] = sender, ", ".join(recipients), formatdate()
@@ -102,9 +105,14 @@ def _send_test_mail(settings: config.Settings) -> None:
 
 
 @click.command()
-def version() -> None:
+@format_option
+def version(form: str) -> None:
     """Print the version."""
-    click.echo(f"gpualert {__version__} (Python {platform.python_version()}, {platform.system()} {platform.machine()})")
+    python, system, machine = platform.python_version(), platform.system(), platform.machine()
+    if form == "json":
+        print_json({"gpualert": __version__, "python": python, "system": system, "machine": machine})
+        return
+    click.echo(f"gpualert {__version__} (Python {python}, {system} {machine})")
 
 
 @click.command()

@@ -7,6 +7,21 @@ from typing import Any
 
 import click
 
+from gpualert.supervisor.values import parse_duration
+
+
+def duration(text: str) -> float:
+    """Seconds of a duration such as ``30s``."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise click.BadParameter("must be a duration such as 30s or 5m") from None
+
+
+format_option = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to answer."
+)
+
 
 def harmless(text: str) -> str:
     """``text`` with control characters and escapes shown instead of done; tabs and line ends stay."""

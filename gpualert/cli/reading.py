@@ -86,16 +86,14 @@ def _make(run: Run) -> dict[str, Any]:
     """Make the report again, and write it where that can be."""
     log = making.logger(run.path)
     made = making.make(run, making.settings_of(run, log), making.redaction(), log)
-    if made is None:
-        raise Refused(f"no report can be made of {run.path}")
     if run.report is not None:
-        made.report["artifacts"] = run.report.get("artifacts") or []
-        made.report["notifications"] = run.report.get("notifications") or []
+        made["artifacts"] = run.report.get("artifacts") or []
+        made["notifications"] = run.report.get("notifications") or []
     try:
         making.write(run.path, made)
     except OSError as error:
         click.echo(f"gpualert: cannot write {run.path} ({error.strerror}): the report is only shown", err=True)
-    return made.report
+    return made
 
 
 def _as_text(made: dict[str, Any], directory: str) -> str:

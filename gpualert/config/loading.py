@@ -34,13 +34,30 @@ _VARIABLES |= {
     "GPUALERT_SMTP_CA_FILE": "smtp.ca_file",
     "GPUALERT_SMTP_HELO": "smtp.helo",
     "GPUALERT_SMTP_TIMEOUT": "smtp.timeout",
+    "GPUALERT_EMAIL_KEEP": "email.keep",
+    "GPUALERT_NOTIFY_URLS": "notify.urls",
+    "GPUALERT_NOTIFY_URLS_FILE": "notify.urls_file",
+    "GPUALERT_WEBHOOK_URL": "webhook.url",
+    "GPUALERT_WEBHOOK_SECRET": "webhook.secret",
+    "GPUALERT_WEBHOOK_SECRET_FILE": "webhook.secret_file",
+    "GPUALERT_WEBHOOK_CA_FILE": "webhook.ca_file",
+    "GPUALERT_WEBHOOK_TIMEOUT": "webhook.timeout",
     "GPUALERT_ARTIFACTS_ROOT": "artifacts.root",
+    "GPUALERT_ARTIFACTS_CHANGED_ONLY": "artifacts.changed_only",
+    "GPUALERT_ARTIFACTS_ORDER": "artifacts.order",
+    "GPUALERT_ARTIFACTS_ZIP_OVER": "artifacts.zip_over",
     "GPUALERT_ARTIFACTS_MAX_FILE": "artifacts.max_file",
     "GPUALERT_ARTIFACTS_MAX_TOTAL": "artifacts.max_total",
     "GPUALERT_RULES": "diagnosis.rules",
 }
 VARIABLES = dict(_VARIABLES)
 """Environment variables by name, with the key each one sets."""
+
+SECRETS = {
+    "smtp.password": "password_file or GPUALERT_SMTP_PASSWORD",
+    "webhook.secret": "secret_file or GPUALERT_WEBHOOK_SECRET",
+}
+"""Keys that no configuration file may hold, with where each belongs."""
 
 _NOT_SETTINGS = {
     "GPUALERT_CONFIG", "GPUALERT_POD_NAME", "GPUALERT_POD_NAMESPACE", "GPUALERT_NODE_NAME", "GPUALERT_JOB_NAME",
@@ -100,7 +117,9 @@ class _Layers:
             Settings.model_validate({section: trial} if section else trial)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            self.problems.append(Problem(where, key, _worded(first, value, secret="password" in key)))
+            self.problems.append(
+                Problem(where, key, _worded(first, value, secret="password" in key or "secret" in key or "url" in key))
+            )
             return
         (self.tree.setdefault(section, {}) if section else self.tree)[name] = value
 
@@ -119,8 +138,8 @@ class _Layers:
                 self._take(section, table, path, keys)
 
     def _take(self, key: str, value: Any, path: str, keys: list[str]) -> None:
-        if key == "smtp.password":
-            text = "belongs in password_file or GPUALERT_SMTP_PASSWORD, not into this file"
+        if key in SECRETS:
+            text = f"belongs in {SECRETS[key]}, not into this file"
             self.problems.append(Problem(path, key, text))
         elif key not in keys:
             near = difflib.get_close_matches(key, keys, 1)
@@ -191,18 +210,21 @@ def load(
     for key, value in given.items():
         layers.set(key, value, "command line")
     settings = Settings.model_validate(layers.tree)
-    return settings, layers.problems + _password_from_file(settings)
+    problems = layers.problems
+    # A variable outranks a file.
+    if settings.smtp.password is None and settings.smtp.password_file is not None:
+        settings.smtp.password = _secret_from(settings.smtp.password_file, "smtp.password_file", problems)
+    if settings.webhook.secret is None and settings.webhook.secret_file is not None:
+        settings.webhook.secret = _secret_from(settings.webhook.secret_file, "webhook.secret_file", problems)
+    return settings, problems
 
 
-def _password_from_file(settings: Settings) -> list[Problem]:
-    """Read ``smtp.password_file``; the variable outranks it."""
-    path = settings.smtp.password_file
-    if path is None or settings.smtp.password is not None:
-        return []
+def _secret_from(path: str, key: str, problems: list[Problem]) -> SecretStr | None:
+    """What a file holds, without its line end; None where it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
-            settings.smtp.password = SecretStr(file.read(65536).rstrip("\r\n"))
+            return SecretStr(file.read(65536).rstrip("\r\n"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
-        return [Problem(path, "smtp.password_file", f"cannot be read ({reason})")]
-    return []
+        problems.append(Problem(path, key, f"cannot be read ({reason})"))
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -34,9 +35,17 @@ def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _urls(value: Any) -> Any:
+    """A list of URLs from a text with blanks or commas between them; a URL may hold commas itself."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in re.split(r"\s+|,(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)", value) if part.strip()]
+
+
 Duration = Annotated[float, BeforeValidator(_duration), Field(ge=0, le=1e10)]
 Size = Annotated[int, BeforeValidator(_size), Field(ge=0)]
 Listed = Annotated[list[str], BeforeValidator(_listed)]
+Urls = Annotated[list[str], BeforeValidator(_urls)]
 
 
 class Section(BaseModel):
@@ -59,9 +68,13 @@ class Kubernetes(Section):
 
 
 class Notify(Section):
-    """``[notify]``."""
+    """``[notify]``: when to tell anybody, and by which services."""
 
     when: Literal["failure", "always", "never"] = "failure"
+    on_start: bool = False
+    progress_every: Annotated[float, BeforeValidator(_duration), Field(ge=10, le=1e10)] | None = None
+    urls: Urls = []
+    urls_file: str | None = None
 
 
 class Email(Section):
@@ -69,6 +82,7 @@ class Email(Section):
 
     to: Listed = []
     from_: str | None = Field(default=None, alias="from")
+    keep: Duration = 7 * 86400.0
 
 
 class Smtp(Section):
@@ -88,13 +102,29 @@ class Smtp(Section):
     timeout: Duration = 10.0
 
 
+class Webhook(Section):
+    """``[webhook]``: an HTTP server that takes the report as JSON.
+
+    The secret that signs it comes from ``secret_file`` or ``GPUALERT_WEBHOOK_SECRET``; in this file it is a mistake.
+    """
+
+    url: str | None = None
+    secret: SecretStr | None = Field(default=None, exclude=True)
+    secret_file: str | None = None
+    ca_file: str | None = None
+    timeout: Duration = 10.0
+
+
 class Artifacts(Section):
     """``[artifacts]``: what goes along with the mail."""
 
     include: Listed = []
     root: str | None = None
+    changed_only: bool = True
+    order: Literal["value", "size", "newest", "given"] = "value"
     max_file: Size = 10_000_000
     max_total: Size = 20_000_000
+    zip_over: Annotated[int, Field(ge=0)] = 10
 
 
 class Run(Section):
@@ -129,6 +159,7 @@ class Settings(Section):
     notify: Notify = Notify()
     email: Email = Email()
     smtp: Smtp = Smtp()
+    webhook: Webhook = Webhook()
     artifacts: Artifacts = Artifacts()
     run: Run = Run()
     report: Report = Report()

@@ -18,8 +18,28 @@ QUOTED_LINE_MAX = 500
 TRACEBACK_LINES_MAX = 120
 
 
-def _offset_of_line(log: BinaryIO, line: int) -> int:
-    """Where a line (from 1) begins, in bytes."""
+def offset_of_line(source: LogSource, line: int) -> int:
+    """Where a line begins.
+
+    Args:
+        source: The log.
+        line: The line's number, from 1.
+
+    Returns:
+        Its offset in bytes; that of the log's end where it has fewer lines.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    log = open_log(source)
+    try:
+        return _seek_line(log, line)
+    finally:
+        if log is not source:
+            log.close()
+
+
+def _seek_line(log: BinaryIO, line: int) -> int:
     log.seek(0)
     before, offset = 0, 0
     while before < line - 1:
@@ -61,7 +81,7 @@ def context(source: LogSource, line: int, before: int = 8, after: int = 6) -> li
     log = open_log(source)
     try:
         first = max(line - before, 1)
-        log.seek(_offset_of_line(log, first))
+        log.seek(_seek_line(log, first))
         data = log.read((before + after + 1) * 4096)
     finally:
         if log is not source:

@@ -1,5 +1,6 @@
-"""Telling a person: the mail, its spool, and what became of it."""
+"""Telling a person: the notice, the channels that carry it, the mail's spool, and what became of it all."""
 
-from gpualert.notify.telling import Told, tell
+from gpualert.notify.outcome import Told
+from gpualert.notify.telling import anybody, tell
 
-__all__ = ["Told", "tell"]
+__all__ = ["Told", "anybody", "tell"]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
+from gpualert.report import quotes, timeline
+from gpualert.report.timeline import seconds_of
 
 if TYPE_CHECKING:
     from gpualert.diagnosis import Diagnosis
@@ -32,14 +34,6 @@ def _row(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _time(value: Any) -> float | None:
-    """Seconds since 1970 of an RFC 3339 text."""
-    try:
-        return datetime.fromisoformat(str(value)).timestamp()
-    except ValueError:
-        return None
-
-
 def facts_of(run: Run) -> Facts:
     """The facts of a run, from its files; whatever is missing or malformed is unknown.
 
@@ -49,7 +43,7 @@ def facts_of(run: Run) -> Facts:
     end = run.exit or {}
     group, error = _table(end.get("cgroup")), _table(end.get("launch_error"))
     forwarded, argv = _row(end.get("forwarded")), _row(run.facts.get("argv"))
-    last, ended = _time(end.get("last_output_at")), _time(end.get("ended_at"))
+    last, ended = seconds_of(end.get("last_output_at")), seconds_of(end.get("ended_at"))
     return Facts(
         exit_code=_whole(end.get("exit_code")),
         signal=_whole(end.get("signal")),
@@ -106,6 +100,22 @@ def masked(value: Any, redaction: Redaction) -> Any:
     return value
 
 
+def cost(gpus: int | None, duration_s: float | None, silent_s: float | None) -> dict[str, float] | None:
+    """What the run has used up.
+
+    Args:
+        gpus: How many GPUs it had.
+        duration_s: How long it ran, in seconds.
+        silent_s: How long it printed nothing before its end, in seconds.
+
+    Returns:
+        ``gpu_hours``, and ``silent_gpu_hours`` of them after the last output; None where the GPUs are unknown or none.
+    """
+    if not gpus or duration_s is None:
+        return None
+    return {"gpu_hours": gpus * duration_s / 3600, "silent_gpu_hours": gpus * (silent_s or 0.0) / 3600}
+
+
 def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redaction) -> dict[str, Any]:
     """The report as ``report.json`` holds it, before artifacts and notifications.
 
@@ -116,16 +126,51 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
         redaction: Masks secrets in what is quoted.
     """
     said = (run.exit or {}).get("trouble")
+    root_line = diagnosis.root.line if diagnosis.root else None
+    facts = facts_of(run)
     report = {
         "schema": SCHEMA,
         "run": run.facts,
         "exit": run.exit or {},
         "diagnosis": diagnosis.as_dict(),
-        "silent_s": facts_of(run).silent_s,
+        "silent_s": facts.silent_s,
+        "cost": cost(_whole(run.facts.get("gpus")), facts.duration_s, facts.silent_s),
+        "timeline": timeline.of(run, root_line),
+        "quotes": quotes.take(run.log_path, root_line, redaction),
         "artifacts": [],
         "notifications": [],
         "trouble": [*(said if isinstance(said, list) else []), *trouble],
         "made_at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "gpualert": __version__,
+    }
+    found = masked(report, redaction)
+    assert isinstance(found, dict)  # noqa: S101  (mypy: a dict stays one)
+    return found
+
+
+def running(run: Run, now: datetime, redaction: Redaction) -> dict[str, Any]:
+    """What is known of a run that goes on: a report without a diagnosis.
+
+    Args:
+        run: The run so far.
+        now: The time.
+        redaction: Masks secrets in what is quoted.
+    """
+    last = seconds_of((run.exit or {}).get("last_output_at"))
+    silent = max(now.timestamp() - last, 0.0) if last is not None else None
+    report = {
+        "schema": SCHEMA,
+        "run": run.facts,
+        "exit": run.exit or {},
+        "diagnosis": None,
+        "silent_s": silent,
+        "cost": cost(_whole(run.facts.get("gpus")), _real((run.exit or {}).get("duration_s")), silent),
+        "timeline": timeline.of(run),
+        "quotes": quotes.take(run.log_path, None, redaction),
+        "artifacts": [],
+        "notifications": [],
+        "trouble": [],
+        "made_at": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "gpualert": __version__,
     }
     found = masked(report, redaction)

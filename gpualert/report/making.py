@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from gpualert import artifacts, config
-from gpualert.report import building, page, quotes
+from gpualert.report import building, page
+from gpualert.report.timeline import seconds_of
 from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.writer import REPORT, replace_file
 from gpualert.supervisor.redaction import Redaction, secrets
@@ -27,19 +27,6 @@ PAGE = "report.html"
 TEXT_ROOM = 256 << 10
 """What the mail's own text and ``report.json`` may take of the budget."""
 LOG = "reporter.log"
-
-
-@dataclass(slots=True)
-class Made:
-    """A report in the making.
-
-    Attributes:
-        report: What ``report.json`` holds.
-        quotes: What is quoted from the log.
-    """
-
-    report: dict[str, Any]
-    quotes: quotes.Quotes
 
 
 def logger(directory: str) -> Any:
@@ -96,7 +83,7 @@ def settings_of(run: Run, log: Any) -> Settings:
     return settings
 
 
-def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> Made | None:
+def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> dict[str, Any]:
     """Diagnose a run and build its report.
 
     Args:
@@ -110,23 +97,22 @@ def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> Made | None
     log.info("diagnosed", cls=found.cls, confidence=found.confidence)
     said = (run.exit or {}).get("trouble") or []
     trouble += [f"{problem}: ignored" for problem in problems if not any(str(problem) in line for line in said)]
-    report = building.build(run, found, trouble, mask)
-    return Made(report, quotes.take(run.log_path, report, mask))
+    return building.build(run, found, trouble, mask)
 
 
-def write(directory: str, made: Made) -> None:
+def write(directory: str, report: dict[str, Any]) -> None:
     """Write ``report.json`` and ``report.html``.
 
     Args:
         directory: The run directory.
-        made: The report.
+        report: The report.
 
     Raises:
         OSError: They cannot be written.
     """
-    text = json.dumps(made.report, ensure_ascii=False, indent=1)
+    text = json.dumps(report, ensure_ascii=False, indent=1)
     replace_file(os.path.join(directory, REPORT), text.encode("utf-8", "replace") + b"\n")
-    replace_file(os.path.join(directory, PAGE), page.render(made.report, made.quotes).encode("utf-8", "replace"))
+    replace_file(os.path.join(directory, PAGE), page.render(report).encode("utf-8", "replace"))
 
 
 def wanted(report: dict[str, Any], settings: Settings) -> bool:
@@ -142,13 +128,18 @@ def wanted(report: dict[str, Any], settings: Settings) -> bool:
 
 
 def notify(
-    directory: str, made: Made, settings: Settings, mask: Redaction, deadline: float, say: Callable[[str], None]
+    directory: str,
+    report: dict[str, Any],
+    settings: Settings,
+    mask: Redaction,
+    deadline: float,
+    say: Callable[[str], None],
 ) -> str:
     """Tell whom the settings name.
 
     Args:
         directory: The run directory.
-        made: The report; its artifacts and notifications are filled in.
+        report: The report; its artifacts and notifications are filled in.
         settings: The settings.
         mask: Masks secrets.
         deadline: When to be done, on the monotonic clock.
@@ -157,19 +148,48 @@ def notify(
     Returns:
         What became of it, in a few words; empty when nobody wanted anything.
     """
-    from gpualert.notify import tell  # noqa: PLC0415  (email and smtplib are slow to import)
+    from gpualert.notify import anybody, tell  # noqa: PLC0415  (email and smtplib are slow to import)
 
-    report = made.report
-    if not wanted(report, settings) or not (settings.email.to or settings.dry_run):
+    if not wanted(report, settings) or not anybody(settings):
         return ""
-    budget = settings.artifacts
-    # The budget is that of the mail as it travels: base64 makes four bytes of three.
-    room = max(budget.max_total - TEXT_ROOM, budget.max_total // 4) * 3 // 4
-    log = artifacts.pack_log(os.path.join(directory, LOG_NAME), room // 2)
-    left = room - len(log.content or b"")
-    root = budget.root or str(report["run"].get("cwd") or directory)
-    collected = [log, *artifacts.collect(budget.include, root, budget.max_file, left)]
+    collected = _collect(directory, report, settings, time.monotonic() + (deadline - time.monotonic()) / 2)
     report["artifacts"] = [artifact.as_dict() for artifact in collected]
-    told = tell(directory, report, made.quotes, settings, collected, mask, deadline, say)
+    told = tell(directory, "ended", report, settings, collected, mask, deadline, say)
     report["notifications"] = [entry.as_dict() for entry in told]
     return "; ".join(entry.summary() for entry in told if entry.summary())
+
+
+def _collect(directory: str, report: dict[str, Any], settings: Settings, until: float) -> list[artifacts.Artifact]:
+    """The log and the artifacts, each with its fate; half of the time is left for those who take them."""
+    told = settings.artifacts
+    # The budget is that of the mail as it travels: base64 makes four bytes of three.
+    room = max(told.max_total - TEXT_ROOM, told.max_total // 4) * 3 // 4
+    log = artifacts.pack_log(os.path.join(directory, LOG_NAME), room // 2)
+    budget = artifacts.Budget(
+        told.max_file,
+        room - len(log.content or b""),
+        told.order,
+        told.zip_over,
+        seconds_of(report["run"].get("started_at")) if told.changed_only else None,
+        until,
+    )
+    root = told.root or str(report["run"].get("cwd") or directory)
+    return [log, *artifacts.collect(told.include, root, budget)]
+
+
+def retry_others(directory: str, settings: Settings, deadline: float, log: Any) -> None:
+    """Send what earlier runs could not, as far as its time has come.
+
+    Args:
+        directory: This run's directory; the others lie beside it.
+        settings: The settings.
+        deadline: When to be done, on the monotonic clock.
+        log: Where it is noted.
+    """
+    if settings.smtp.host is None or settings.dry_run or time.monotonic() >= deadline:
+        return
+    from gpualert.notify import delivery, spool  # noqa: PLC0415  (the same)
+
+    server = delivery.Server.from_settings(settings)
+    for result in spool.retry(os.path.dirname(directory), server, deadline, settings.email.keep):
+        log.info("spool", **result.as_dict())

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
-from gpualert.report import wording
-
-if TYPE_CHECKING:
-    from gpualert.report.quotes import Quotes
+from gpualert.report import chart, wording
 
 
 @lru_cache(maxsize=1)
@@ -39,9 +36,11 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("place", wording.place(run) if run.get("node") or isinstance(run.get("rank"), int) else None),
         ("started", run.get("started_at")),
         ("ended", end.get("ended_at")),
-        ("ended with", wording.ending(end)),
-        ("took", wording.duration(end.get("duration_s"))),
+        ("ended with", wording.ending(end) if end.get("ended_at") else None),
+        ("took", wording.duration(end.get("duration_s")) if end.get("ended_at") else None),
         ("last output", end.get("last_output_at")),
+        ("GPUs", str(run["gpus"]) if isinstance(run.get("gpus"), int) else None),
+        ("decisive line printed", (report.get("timeline") or {}).get("cause_at")),
         ("peak memory", wording.size(usage["max_rss_bytes"]) if usage.get("max_rss_bytes") else None),
         ("memory limit", wording.size(group["memory_limit"]) if group.get("memory_limit") else None),
         ("out-of-memory kills", group.get("oom_kill") or None),
@@ -51,12 +50,33 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, wording.printable(str(value))) for name, value in rows if value not in (None, "")]
 
 
-def render(report: dict[str, Any], quotes: Quotes) -> str:
+def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """The few numbers that a person looks for first: names and values.
+
+    Args:
+        report: The report.
+    """
+    run, end, cost, diagnosis = report["run"], report["exit"], report.get("cost"), report["diagnosis"]
+    silent = report.get("silent_s")
+    where, idle = wording.place(run), cost["silent_gpu_hours"] if cost else 0.0
+    quiet = wording.duration(silent) if isinstance(silent, int | float) and silent >= 1 else ""
+    rows = [
+        ("ended with" if diagnosis else "", wording.ending(end)),
+        ("after" if diagnosis else "running since", wording.duration(end.get("duration_s"))),
+        ("where", where),
+        ("silent before the end" if diagnosis else "silent since", quiet),
+        ("GPU-hours", wording.gpu_hours(cost["gpu_hours"]) if cost and cost["gpu_hours"] >= 0.01 else ""),
+        ("of them silent", wording.gpu_hours(idle) if idle >= 0.01 else ""),
+        ("confidence", f"{100 * diagnosis['confidence']:.0f} %" if diagnosis else ""),
+    ]
+    return [(name, value) for name, value in rows if name and value]
+
+
+def render(report: dict[str, Any]) -> str:
     """The page.
 
     Args:
         report: The report.
-        quotes: What is quoted from the log.
     """
     root = report["diagnosis"]["root"]
     return (
@@ -64,11 +84,12 @@ def render(report: dict[str, Any], quotes: Quotes) -> str:
         .get_template("report.html")
         .render(
             report=report,
-            quotes=quotes,
+            quotes=report["quotes"],
             root_line=root["line"] if root else None,
-            ending=wording.ending(report["exit"]),
-            duration=wording.duration(report["exit"].get("duration_s")),
-            place=wording.place(report["run"]),
+            root_text=root["text"] if root else None,
+            headline=headline(report),
             facts=facts_table(report),
+            chart=chart.draw(report.get("timeline")),
+            size=wording.size,
         )
     )

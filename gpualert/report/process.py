@@ -65,18 +65,19 @@ def _containers() -> int | None:
     return int(text) if text.isdigit() and len(text) < 4 else None
 
 
-def report(task: Task, say: Callable[[str], None]) -> None:
+def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     """Do everything for one run.
 
     Args:
         task: What the supervisor wants.
         say: Prints the words for a person.
+        colour: They may be coloured.
     """
     log = making.logger(task.directory)
     run = Run.read(task.directory)
     settings = making.settings_of(run, log)
     redaction = making.redaction()
-    made: making.Made | None = None
+    made: dict[str, Any] | None = None
     with making.step(log, "diagnose"):
         made = making.make(run, settings, redaction, log)
     if made is None:
@@ -86,18 +87,21 @@ def report(task: Task, say: Callable[[str], None]) -> None:
         _tell(task, b"r")
     with making.step(log, "termination message"):
         if task.termination_log is not None:
-            _write_message(task, made.report)
+            _write_message(task, made)
             _tell(task, b"t")
     outcome = ""
     with making.step(log, "notify"):
         outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
     with making.step(log, "show"):
-        text = terminal.block(made.report, task.directory, outcome)
+        text = terminal.block(made, task.directory, outcome, colour=colour)
         if text:
             say(text)
         _tell(task, b"p")
     with making.step(log, "write again"):
         making.write(task.directory, made)
+    with making.step(log, "send what others left"):
+        if not any(told["outcome"] == "spooled" for told in made["notifications"]):
+            making.retry_others(task.directory, settings, task.deadline - MAIL_MARGIN_S, log)
     log.info("done")
 
 
@@ -132,7 +136,7 @@ def main() -> None:
         while data:
             data = data[os.write(shown, data) :]
 
-    report(task, say)
+    report(task, say, colour=terminal.wants_colour(shown))
     sys.stdout.flush()
     os._exit(0)  # whatever threads a library has left behind
 

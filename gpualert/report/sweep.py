@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+from gpualert import config
 from gpualert.report import making
 from gpualert.rundir import survivor
 from gpualert.rundir.reader import Run
@@ -36,14 +37,26 @@ def close_and_report(path: str, deadline: float) -> bool:
         settings = making.settings_of(run, log)
         mask = making.redaction()
         made = making.make(run, settings, mask, log)
-        if made is None:
-            return True
         # The report comes last: whoever finds none goes on from here, so a mail may come twice, but never not at all.
         with making.step(log, "notify"):
             making.notify(path, made, settings, mask, min(deadline, time.monotonic() + PER_RUN_S), lambda _text: None)
         making.write(path, made)
         survivor.mark_closed(path)
         return True
+
+
+def send_waiting(log_directory: str) -> None:
+    """Send the spooled mails of a log directory whose time has come.
+
+    Args:
+        log_directory: Where run directories are kept.
+    """
+    from gpualert.notify import delivery, spool  # noqa: PLC0415  (email and smtplib are slow to import)
+
+    settings, _ = config.load()
+    if settings.smtp.host is not None:
+        server = delivery.Server.from_settings(settings)
+        spool.retry(log_directory, server, time.monotonic() + DEADLINE_S, settings.email.keep)
 
 
 def sweep(log_directory: str) -> None:

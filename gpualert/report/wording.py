@@ -32,6 +32,11 @@ def size(count: float) -> str:
     return ""
 
 
+def gpu_hours(hours: float) -> str:
+    """``0.02``, ``3.4`` or ``512``."""
+    return f"{hours:.2f}" if hours < 1 else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"
+
+
 def ending(exit_facts: dict[str, Any]) -> str:
     """``exit 1``, ``signal 9, SIGKILL`` or ``no exit status``."""
     number = exit_facts.get("signal")

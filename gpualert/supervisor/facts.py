@@ -54,6 +54,10 @@ class Environment:
                 return value.decode("utf-8", "surrogateescape")
         return None
 
+    def has(self, name: str) -> bool:
+        """Whether a variable is set, be it to nothing."""
+        return name.encode() in self._variables
+
     def number(self, name: str) -> int | None:
         """A variable that is a whole number; None where it is unset or something else."""
         value = self.text(name) if name else None
@@ -79,6 +83,28 @@ def rank_facts(environment: Environment) -> dict[str, object]:
             "launcher": launcher,
         }
     return {"rank": None, "local_rank": None, "world_size": None, "launcher": None}
+
+
+_GPU_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_NO_GPU = ("-1", "NoDevFiles", "none", "void")
+
+
+def gpus(environment: Environment) -> int | None:
+    """How many GPUs the command can see; None where nothing tells.
+
+    Sources: NVIDIA's and AMD's lists of visible devices, Slurm's SLURM_GPUS_ON_NODE, the NVIDIA driver's /proc.
+    """
+    for name in _GPU_LISTS:
+        if environment.has(name):
+            listed = [part.strip() for part in (environment.text(name) or "").split(",") if part.strip()]
+            return 0 if listed[:1] and listed[0] in _NO_GPU else len(listed)
+    told = environment.number("SLURM_GPUS_ON_NODE")
+    if told is not None:
+        return told
+    try:
+        return len(posix.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return None
 
 
 def name_of(settings: Settings, environment: Environment) -> str:
@@ -149,6 +175,7 @@ def collect(
     facts["attempt"] = environment.number("SLURM_RESTART_COUNT") or environment.number("TORCHELASTIC_RESTART_COUNT")
     facts["slurm_job_id"] = environment.text("SLURM_JOB_ID")
     facts.update(rank_facts(environment))
+    facts["gpus"] = gpus(environment)
     facts["cgroup"] = cgroup
     facts["options"] = {key: value for key, value in settings.given.items() if key != "log.dir"}
     return facts

@@ -1,6 +1,7 @@
 """Masking secrets wherever gpualert itself quotes text.
 
-A secret is the value of an environment variable whose name contains TOKEN, KEY, SECRET or PASSWORD.
+A secret is the value of an environment variable whose name contains TOKEN, KEY, SECRET or PASSWORD; also WEBHOOK or
+NOTIFY_URL, since such addresses carry their secret in themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ MASK = "[masked]"
 MIN_LENGTH = 6
 """Shorter values (``1``, ``us``, ``true``) are no secrets, and masking them would garble every line."""
 
-_WORDS = (b"TOKEN", b"KEY", b"SECRET", b"PASSWORD")
+_WORDS = (b"TOKEN", b"KEY", b"SECRET", b"PASSWORD", b"WEBHOOK", b"NOTIFY_URL")
 _HARMLESS = ("true", "false", "enabled", "disabled", "default", "none")
 
 
@@ -33,7 +34,8 @@ def secrets(environment: Mapping[bytes, bytes]) -> list[str]:
             text = value.decode("utf-8", "surrogateescape")
             # A path names where a secret lies; it is none itself.
             is_path = text.startswith("/") and files.exists(value)
-            candidates = [] if is_path else [text, *text.splitlines()]
+            parts = text.replace(",", " ").split() if b"NOTIFY_URL" in name.upper() else text.splitlines()
+            candidates = [] if is_path else [text, *parts]
             values.update(c.strip() for c in candidates if len(c.strip()) >= MIN_LENGTH)
     return sorted((value for value in values if value.lower() not in _HARMLESS), key=len, reverse=True)
 

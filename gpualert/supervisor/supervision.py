@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_AGAIN_S = 0.5
+PROGRESS_AT_MOST_EVERY_S = 10.0
 THREADLESS_STEP_S = 0.02
 
 
@@ -180,6 +181,14 @@ class Supervision:
         limit = self.told.duration("run.timeout")
         if limit:
             self._timers["timeout"] = self.launched_at + limit
+        if self.told.switch("notify.on_start"):
+            self._timers["started"] = self.launched_at
+        self._expect_progress(self.launched_at)
+
+    def _expect_progress(self, now: float) -> None:
+        every = self.told.duration("notify.progress_every")
+        if every:
+            self._timers["progress"] = now + max(every, PROGRESS_AT_MOST_EVERY_S)
 
     def _start_child(self, search_path: bytes | None) -> tuple[int, LaunchError | None]:
         """Start the child in the cheapest way that gives it everything as we found it."""
@@ -287,6 +296,12 @@ class Supervision:
         if now >= self._timers.get("kill", now + 1):
             del self._timers["kill"]
             self._deliver(_signal.SIGKILL)
+        for kind in ("started", "progress"):
+            if now >= self._timers.get(kind, now + 1):
+                del self._timers[kind]
+                self._tell(kind)
+                if kind == "progress":
+                    self._expect_progress(now)
         self._timers.pop("look", None)
         if now >= self._timers.get("continue", now + 1):
             del self._timers["continue"]
@@ -379,6 +394,17 @@ class Supervision:
         if self.scribe is not None and self.launch_error is None:
             self.scribe.post("exited", exit_code=ending.exit_code, signal=ending.signal)
 
+    def _tell(self, kind: str) -> None:
+        """Have somebody told how the run is doing, by a process of its own that nobody waits for."""
+        if self.journal.directory is None:
+            return
+        from gpualert.supervisor import reporter  # noqa: PLC0415  (only where it is wanted)
+
+        try:
+            reporter.start_process("running", [launch.raw(self.journal.directory.path), kind.encode()])
+        except (launch.ForkError, launch.LaunchError, OSError) as error:
+            self.trouble.report(f"cannot tell how the run is doing ({error})")
+
     # -- when it has ended ---------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
@@ -417,4 +443,4 @@ class Supervision:
 
 def _load_the_rest() -> None:
     """Load what is needed later, while the disk works: at the end of a long run the files may be of another version."""
-    from gpualert.supervisor import chores, conclusion, drain, fallback, jobcontrol, orphans, scribe, streams  # noqa: F401, PLC0415  # noqa: F401, PLC0415
+    from gpualert.supervisor import chores, conclusion, drain, fallback, jobcontrol, orphans, scribe, streams  # noqa: F401, PLC0415

@@ -40,7 +40,7 @@ def test_an_accepted_mail_arrives_whole(plain: Gpualert, accepting: Callable[...
     assert mail.subject.startswith("[gpualert] llama-7b failed: cuda_oom on rank 3 (gpu-17) after ")
     text = mail.text_plain[0]
     for part in ("CUDA out of memory on GPU 0, asked for 2.00 GiB", "PYTORCH_CUDA_ALLOC_CONF", 'File "train.py", line 3',
-                 "step 3 loss 1.0", "metrics.json", "big.bin", "no/*.txt", "no_match", "too_large"):  # fmt: skip
+                 "step 3 loss 1.0", "metrics.json", "big.bin", "no/*.txt", "no match", "too large"):  # fmt: skip
         assert part in text, part
         assert part.replace('"', "&#34;") in mail.text_html[0] or part in mail.text_html[0], part
     files = {a.filename: a.content for a in mail.attachments}
@@ -311,21 +311,23 @@ def test_check_sends_a_test_mail(plain: Gpualert, accepting: Callable[..., Accep
 @given(st.text(), st.text(), st.text())
 @settings(max_examples=200, deadline=None)
 def test_no_header_can_be_smuggled_in(name: str, node: str, cls: str) -> None:
-    from gpualert.notify import message
-    from gpualert.report.quotes import Quotes
+    from gpualert.notify import message, notice
 
     report: dict[str, Any] = {
         "run": {"name": name, "node": node, "rank": 1, "run_id": name, "argv": [name]},
         "exit": {"exit_code": 1, "duration_s": 1.0},
-        "diagnosis": {"class": cls or "x", "summary": name, "root": None, "evidence": [], "suggestions": [node]},
-        "artifacts": [], "notifications": [], "trouble": [], "made_at": "now", "gpualert": "0",
+        "diagnosis": {"class": cls or "x", "summary": name, "root": None, "evidence": [], "suggestions": [node],
+                      "confidence": 0.5, "family": "code", "retryable": False, "node_suspect": False},
+        "artifacts": [], "notifications": [], "trouble": [], "made_at": "now", "gpualert": "0", "silent_s": None,
+        "quotes": {"context": [], "traceback": [], "tail": [name]},
     }  # fmt: skip
-    mail = message.compose(report, Quotes(tail=[name]), [], "a@example.org", ["b@example.org"], "/runs/x")
+    made = notice.make("ended", report, [], "/runs/x")
+    mail = message.compose(made, [], "a@example.org", ["b@example.org"])
     data = mail.as_bytes(policy=message.POLICY)
     head = data.partition(b"\r\n\r\n")[0]
     names = [line.split(b":")[0] for line in head.split(b"\r\n") if not line.startswith((b" ", b"\t"))]
     assert names == [
-        b"Subject", b"From", b"To", b"Date", b"Message-ID", b"Auto-Submitted", b"X-GPUAlert-Class", b"X-GPUAlert-Run",
-        b"MIME-Version", b"Content-Type",
+        b"Subject", b"From", b"To", b"Date", b"Message-ID", b"In-Reply-To", b"References", b"Auto-Submitted",
+        b"X-GPUAlert-Event", b"X-GPUAlert-Run", b"X-GPUAlert-Class", b"MIME-Version", b"Content-Type",
     ]  # fmt: skip
     assert max(map(len, data.split(b"\r\n"))) <= 998

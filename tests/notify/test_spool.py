@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import fast_mail_parser
-from conftest import PYTHON, Gpualert, wait_until
+import pytest
+from conftest import PYTHON, Completed, Gpualert, run_dirs, wait_until
 from notify.failing import environment_for, fail, flush, spool
 from notify.servers import Accepting
+
+from gpualert.notify import spool as spooling
 
 
 def test_no_server_at_all_spools(plain: Gpualert) -> None:
@@ -146,3 +151,70 @@ def test_a_mail_that_was_interrupted_with_its_run_is_sent_once_by_the_survivor(
     plain.run(["true"], env=environment)
     assert len(server.inbox.mails) == 1
     assert "lost" in fast_mail_parser.parse_email(server.inbox.mails[0]).subject
+
+
+def _age(done: Completed, **fields: float) -> None:
+    """Make the waiting mail's envelope older."""
+    (path,) = (done.run_dir / "mail").glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_the_next_run_sends_what_has_waited_long_enough(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    first = fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
+    server = accepting()
+    environment = environment_for(server.port)
+    fail(plain, environment)
+    assert len(server.inbox.mails) == 1  # a minute has not gone by
+    (envelope,) = (run_dirs(plain.log_dir)[0] / "mail").glob("*.json")
+    envelope.write_text(json.dumps({**json.loads(envelope.read_text()), "last_try_at": time.time() - 61}))
+    fail(plain, environment)
+    wait_until(lambda: len(server.inbox.mails) == 3, "the earlier run's mail")
+    assert list((run_dirs(plain.log_dir)[0] / "mail").iterdir()) == []
+    assert first.returncode == 3
+
+
+@pytest.mark.parametrize(("attempts", "pause"), [(1, 60), (2, 120), (3, 240), (20, 4 * 3600)])
+def test_pauses_grow(plain: Gpualert, tmp_path: Path, attempts: int, pause: float) -> None:
+    mail = tmp_path / "m.eml"
+    for ago, due in ((pause - 5, False), (pause + 5, True), (-3600, True)):
+        told = {"from": "a@b.c", "to": ["x@y.z"], "attempts": attempts, "last_try_at": time.time() - ago}
+        mail.with_suffix(".json").write_text(json.dumps(told))
+        assert spooling.is_due(str(mail)) is due
+
+
+def test_what_nobody_takes_expires_with_a_trace(plain: Gpualert) -> None:
+    done = fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
+    _age(done, spooled_at=time.time() - 8 * 86400)
+    flushed = flush(plain, {})
+    assert flushed.returncode == 1
+    assert b"expired to a@example.org: " in flushed.stdout
+    assert b"email.keep" in flushed.stdout
+    kept = sorted(path.suffix for path in (done.run_dir / "mail").iterdir())
+    assert kept == [".expired", ".json"]
+    assert flush(plain, {}).stdout == b"nothing is waiting to be sent\n"
+
+
+def test_flush_watch_goes_on_until_it_is_told_to_end(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    argv = [PYTHON, "-I", "-m", "gpualert", "flush", "--watch", "--every", "0.2s", "--format", "json",
+            "--log-dir", str(plain.log_dir)]  # fmt: skip
+    plain.log_dir.mkdir()
+    watching = subprocess.Popen(
+        argv, env={**plain._environment(None), **environment_for(server.port)}, stdout=subprocess.PIPE
+    )
+    done = fail(plain, {"GPUALERT_EMAIL_TO": "a@example.org"})
+    _age(done, last_try_at=0)
+    wait_until(lambda: len(server.inbox.mails) == 1, "the mail")
+    watching.terminate()
+    said, _ = watching.communicate(timeout=60)
+    assert watching.returncode == 0
+    assert [json.loads(line)["outcome"] for line in said.splitlines()] == ["sent"]
+    assert spool(done) == []
+
+
+def test_a_newer_progress_mail_takes_the_place_of_one_that_waits(plain: Gpualert) -> None:
+    script = "for i in $(seq 215); do echo step $i; sleep 0.1; done"
+    done = plain.run(["sh", "-c", script], "--progress-every", "10s", env={"GPUALERT_EMAIL_TO": "a@example.org"})
+    assert done.returncode == 0
+    assert [path.name for path in spool(done)] == ["progress.eml"]
+    assert b"since 20s" in spool(done)[0].read_bytes()

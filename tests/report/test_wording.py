@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpualert.report import page, terminal, termination, wording
-from gpualert.report.quotes import Quotes
 
 
 @pytest.mark.parametrize(
@@ -53,8 +52,9 @@ def _report(text: str, **diagnosis: Any) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "run": {"name": text, "run_id": "r", "argv": [text], "node": text}, "exit": {"exit_code": 1, "duration_s": 1.0},
-        "diagnosis": found, "artifacts": [{"path": text, "fate": "attached", "note": text}], "notifications": [],
-        "trouble": [text], "made_at": "now", "gpualert": "0",
+        "diagnosis": found, "artifacts": [{"path": text, "size": 1, "fate": "attached", "note": text}], "notifications": [],
+        "trouble": [text], "made_at": "now", "gpualert": "0", "timeline": None, "cost": None, "silent_s": None,
+        "quotes": {"context": [[3, text]], "traceback": [text], "tail": [text]},
     }  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_a_clean_success_has_no_block() -> None:
 
 def test_markup_in_a_log_stays_text_in_the_page() -> None:
     evil = '<script>alert(1)</script><img src=x onerror="x">&amp;'
-    html = page.render(_report(evil), Quotes([(3, evil)], [evil], [evil]))
+    html = page.render(_report(evil))
     assert "<script" not in html
     assert "<img" not in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 8

@@ -1,0 +1,177 @@
+"""The notice: what a person is told about a run, before any channel gives it its own form."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import jinja2
+
+from gpualert.report import chart, wording
+from gpualert.report.page import facts_table, headline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpualert.artifacts import Artifact
+
+Kind = Literal["started", "progress", "ended"]
+SUBJECT_MAX = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is told.
+
+    Attributes:
+        kind: ``started``, ``progress`` or ``ended``.
+        report: The report; of a run that goes on, one without a diagnosis.
+        subject: One line.
+        short: A few lines, for channels that show no more.
+        text: The whole, in plain text.
+        html: The whole, in HTML.
+    """
+
+    kind: Kind
+    report: dict[str, Any]
+    subject: str
+    short: str
+    text: str
+    html: str
+
+    @property
+    def event(self) -> str:
+        """``run.failed``, ``run.succeeded``, ``run.started`` or ``run.progress``: for programs."""
+        if self.kind != "ended":
+            return f"run.{self.kind}"
+        return "run.succeeded" if self.report["diagnosis"]["class"] == "success" else "run.failed"
+
+    @property
+    def key(self) -> str:
+        """The same whenever the same thing is told, so that a duplicate can be recognised; 32 hexadecimal digits."""
+        run_id = str(self.report["run"].get("run_id") or self.report["made_at"])
+        told = run_id if self.kind == "ended" else f"{run_id} {self.kind} {self.report['made_at']}"
+        return _digest(told)
+
+    @property
+    def thread(self) -> str:
+        """The same for all runs and ranks of one job, so that mail programs show them together; 32 digits.
+
+        In a cluster the job is its namespace and name. Elsewhere it is the run's name and working directory, since a
+        scheduler gives each submission of the same job a number of its own.
+        """
+        run = self.report["run"]
+        job = ("job", run.get("namespace"), run.get("job")) if run.get("job") else ("", run.get("name"), run.get("cwd"))
+        return _digest("\0".join(str(part) for part in job))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def one_line(text: str) -> str:
+    """``text`` without line ends and control characters, so that no header can be smuggled in."""
+    return " ".join(wording.printable(text).split())
+
+
+def subject(kind: Kind, report: dict[str, Any]) -> str:
+    """``[gpualert] llama-7b failed: cuda_oom on rank 3 (gpu-17) after 3h12m``.
+
+    Args:
+        kind: What is told.
+        report: The report.
+    """
+    run, end, diagnosis = report["run"], report["exit"], report["diagnosis"]
+    name = one_line(str(run.get("name") or run.get("run_id") or "a run"))[:80]
+    where = f" on rank {run['rank']}" if isinstance(run.get("rank"), int) else ""
+    node = run.get("node") or (run.get("host") if where else None)
+    where += f" ({one_line(str(node))[:60]})" if node else ""
+    took = "" if end.get("interrupted") else f" after {wording.duration(end.get('duration_s'))}"
+    if kind == "started":
+        what = f"started{where}"
+    elif kind == "progress":
+        what = f"is running{where}{took.replace(' after ', ' since ')}"
+    elif diagnosis["class"] == "success":
+        what = f"finished{' with warnings' if diagnosis.get('warnings') else ''}{where}{took}"
+    else:
+        what = f"failed: {one_line(diagnosis['class'])}{where}{took}"
+    return f"[gpualert] {name} {what}"[:SUBJECT_MAX]
+
+
+@lru_cache(maxsize=1)
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("gpualert.notify"),
+        autoescape=jinja2.select_autoescape(enabled_extensions=("html",), default=False),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _sparks(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Each lane of the timeline: its name, its curve in block characters, its highest value in words.
+
+    Block characters, because mail programs show neither SVG nor, before somebody allows them, images; and they look the
+    same in plain text.
+    """
+    timeline = report.get("timeline") or {"lanes": []}
+    drawn = []
+    for lane in timeline["lanes"]:
+        high = chart.amount(max(value for _, value in lane["points"]), lane["unit"])
+        limit = f" of {chart.amount(lane['limit'], lane['unit'])}" if lane["limit"] else ""
+        drawn.append((lane["name"], chart.spark(lane, timeline["duration_s"]), f"up to {high}{limit}"))
+    return drawn
+
+
+def make(kind: Kind, report: dict[str, Any], artifacts: Sequence[Artifact], directory: str) -> Notice:
+    """The notice about a run.
+
+    Args:
+        kind: What is told.
+        report: The report.
+        artifacts: What goes along, each with its fate; the log is one of them.
+        directory: The run directory.
+    """
+    diagnosis = report["diagnosis"]
+    root = diagnosis["root"] if diagnosis else None
+    title = subject(kind, report)
+    shown = {
+        "kind": kind,
+        "report": report,
+        "quotes": report["quotes"],
+        "root_line": root["line"] if root else None,
+        "headline": headline(report),
+        "facts": facts_table(report),
+        "artifacts": artifacts,
+        "directory": wording.printable(directory),
+        "size": wording.size,
+        "sparks": _sparks(report),
+        "title": title,
+    }
+    name = "mail" if kind == "ended" else "running"
+    text, html = (_encodable(_templates().get_template(f"{name}.{form}").render(shown)) for form in ("txt", "html"))
+    return Notice(kind, report, title, _encodable(_short(kind, report, directory)), text, html)
+
+
+def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
+    """A few lines for a chat."""
+    diagnosis, lines = report["diagnosis"], []
+    if kind == "ended":
+        lines.append(one_line(diagnosis["summary"]))
+        lines += [f"note: {one_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
+        if diagnosis["root"]:
+            lines.append(f"> {one_line(diagnosis['root']['text'])[:400]}")
+        lines += [f"try: {one_line(suggestion)}" for suggestion in diagnosis["suggestions"][:2]]
+    else:
+        lines += [one_line(line)[:200] for line in report["quotes"]["tail"][-5:] if line.strip()]
+    place = wording.place(report["run"])
+    lines.append(f"{place + '; ' if place else ''}kept in {wording.printable(directory)}")
+    return "\n".join(lines)
+
+
+def _encodable(text: str) -> str:
+    """``text`` without lone surrogates, which no channel can carry."""
+    return text.encode("utf-8", "replace").decode("utf-8")
