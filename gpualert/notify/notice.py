@@ -85,7 +85,8 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
     """
     run, end, diagnosis = report["run"], report["exit"], report["diagnosis"]
     name = one_line(str(run.get("name") or run.get("run_id") or "a run"))[:80]
-    where = f" on rank {run['rank']}" if isinstance(run.get("rank"), int) else ""
+    rank = wording.failed_rank(report)
+    where = f" on rank {rank}" if rank is not None else ""
     node = run.get("node") or (run.get("host") if where else None)
     where += f" ({one_line(str(node))[:60]})" if node else ""
     took = "" if end.get("interrupted") else f" after {wording.duration(end.get('duration_s'))}"

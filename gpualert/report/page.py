@@ -59,11 +59,13 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
     run, end, cost, diagnosis = report["run"], report["exit"], report.get("cost"), report["diagnosis"]
     silent = report.get("silent_s")
     where, idle = wording.place(run), cost["silent_gpu_hours"] if cost else 0.0
+    rank = wording.failed_rank(report)
     quiet = wording.duration(silent) if isinstance(silent, int | float) and silent >= 1 else ""
     rows = [
         ("ended with" if diagnosis else "", wording.ending(end)),
         ("after" if diagnosis else "running since", wording.duration(end.get("duration_s"))),
         ("where", where),
+        ("failed first", f"rank {rank}" if rank is not None and not isinstance(run.get("rank"), int) else ""),
         ("silent before the end" if diagnosis else "silent since", quiet),
         ("GPU-hours", wording.gpu_hours(cost["gpu_hours"]) if cost and cost["gpu_hours"] >= 0.01 else ""),
         ("of them silent", wording.gpu_hours(idle) if idle >= 0.01 else ""),

@@ -54,6 +54,21 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
+def failed_rank(report: dict[str, Any]) -> int | None:
+    """The rank that failed: this run's own, else the one that printed the decisive line; None where nothing tells.
+
+    Args:
+        report: The report.
+    """
+    own = report["run"].get("rank")
+    if isinstance(own, int):
+        return own
+    diagnosis = report["diagnosis"]
+    first = diagnosis["evidence"][0] if diagnosis and diagnosis["root"] and diagnosis["evidence"] else {}
+    rank = first.get("rank")
+    return rank if isinstance(rank, int) else None
+
+
 def place(run: dict[str, Any]) -> str:
     """``rank 3 of 8 on node gpu-17``; empty where nothing is known."""
     parts = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 from conftest import PYTHON, Gpualert, run_dirs
 
+from gpualert import __version__, config
+from gpualert.config.loading import known_keys
 from gpualert.supervisor.options import OPTIONS
 
 OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -256,3 +260,104 @@ def test_time_of_day_is_not_needed(two_runs: Gpualert) -> None:
     rows: list[dict[str, Any]] = json.loads(call("runs", "--log-dir", str(two_runs.log_dir), "--format", "json").stdout)
     assert all(row["started_at"] <= time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + "Z" for row in rows)
     assert sys.version_info >= (3, 11)
+
+
+def _init(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "etc" / "config.toml"
+    return subprocess.run(
+        [PYTHON, "-I", "-m", "gpualert", "init", "--config", str(path), *arguments],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+
+
+def test_init_writes_a_configuration_that_is_right_and_says_every_key(tmp_path: Path) -> None:
+    done = _init(
+        tmp_path, "--email-to", 'a@example.org,"b"@example.org'.replace('"', ""), "--smtp-host", "mx.example.org"
+    )
+    path = tmp_path / "etc" / "config.toml"
+    assert (done.returncode, done.stdout) == (0, f"wrote {path}\n"), done.stderr
+    settings, problems = config.load(environment={}, config=str(path))
+    assert problems == []
+    assert (settings.email.to, settings.smtp.host) == (["a@example.org", "b@example.org"], "mx.example.org")
+    text = path.read_text()
+    section, named = "", set()
+    for line in text.splitlines():
+        found = re.match(r"\[(\w+)\]|#? ?(\w+) = ", line)
+        if found and found[1]:
+            section = found[1] + "."
+        elif found and found[2]:
+            named.add(section + found[2])
+    assert named == set(known_keys())
+    # Every line that is commented out is one that could be used.
+    live = re.sub(r"(?m)^# (\w+ = )", r"\1", text)
+    _, wrong = config.load(environment={}, config=str(_written(tmp_path / "live.toml", live)))
+    assert [str(problem) for problem in wrong if "cannot be read" not in problem.message] == []
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_init_replaces_nothing_unasked(tmp_path: Path) -> None:
+    _init(tmp_path)
+    path = tmp_path / "etc" / "config.toml"
+    path.write_text("name = 'mine'\n")
+    done = _init(tmp_path)
+    assert (done.returncode, path.read_text()) == (1, "name = 'mine'\n")
+    assert "--force replaces it" in done.stderr
+    assert _init(tmp_path, "--force").returncode == 0
+    assert (tmp_path / "etc" / "config.toml.old").read_text() == "name = 'mine'\n"
+    assert _init(tmp_path, "--force", "--email-to", "nobody").returncode == 1
+
+
+def test_init_asks_at_a_terminal_and_keeps_the_password_apart(tmp_path: Path) -> None:
+    answers = ["oncall@example.org", "127.0.0.1", "none", "2525", "bot", "bot@example.org", "s3cret pass", "n"]
+    path = tmp_path / "etc" / "config.toml"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(PYTHON, [PYTHON, "-I", "-m", "gpualert", "init", "--config", str(path)], {"PATH": os.environ["PATH"]})
+    said = b""
+    for answer in answers:
+        while not said.rstrip().endswith((b":", b"?")) and b"]: " not in said[-6:]:
+            said += os.read(terminal, 65536)
+        os.write(terminal, answer.encode() + b"\n")
+        until = said
+        said = b""
+        while b"\n" not in said:
+            said += os.read(terminal, 65536)
+        said = said.rpartition(b"\n")[2]
+        assert b"s3cret" not in until
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    kept = tmp_path / "etc" / "smtp-password"
+    assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("s3cret pass\n", 0o600)
+    settings, problems = config.load(environment={}, config=str(path))
+    assert problems == []
+    assert (settings.smtp.username, settings.smtp.port, settings.smtp.security) == ("bot", 2525, "none")
+    assert settings.smtp.password is not None
+    assert settings.smtp.password.get_secret_value() == "s3cret pass"
+    assert "s3cret" not in path.read_text()
+
+
+def test_answers_for_programs(plain: Gpualert, tmp_path: Path) -> None:
+    environment = {
+        **plain._environment(None),
+        "GPUALERT_LOG_DIR": str(plain.log_dir),
+        "GPUALERT_EMAIL_TO": "a@example.org",
+    }
+    plain.run(["sh", "-c", "exit 3"], env=environment)
+
+    def ask(*arguments: str) -> Any:
+        argv = [PYTHON, "-I", "-m", "gpualert", *arguments, "--format", "json"]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        return json.loads(done.stdout)
+
+    assert ask("version")["gpualert"] == __version__
+    assert ask("runs")[0]["exit_code"] == 3
+    assert ask("report")["exit"]["exit_code"] == 3
+    assert [entry["outcome"] for entry in ask("flush")] == ["spooled"]
+    checked = ask("check")
+    assert checked["problems"] == ["smtp.host is not set: mail would only be spooled"]
+    assert checked["settings"]["email"]["to"] == ["a@example.org"]

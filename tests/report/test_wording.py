@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
 from typing import Any
 
 import pytest
+from conftest import Gpualert
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,3 +94,39 @@ def test_markup_in_a_log_stays_text_in_the_page() -> None:
     assert "<img" not in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 8
     assert "default-src 'none'" in html
+
+
+def test_colour_comes_after_the_prefix_and_adds_no_words() -> None:
+    plain = terminal.block(_report("x"), "/runs/r", "mailed to x")
+    coloured = terminal.block(_report("x"), "/runs/r", "mailed to x", colour=True)
+    assert all(line.startswith("gpualert: ") for line in coloured.split("\n")[:-1])
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain != coloured
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({}, False)],
+)
+def test_only_a_terminal_that_wants_it_is_coloured(
+    plain: Gpualert, environment: dict[str, str], coloured: bool
+) -> None:
+    ours, theirs = pty.openpty()
+    variables = {key: value for key, value in os.environ.items() if key not in ("TERM", "NO_COLOR")}
+    process = subprocess.Popen(
+        plain.argv(["--tty", "never"], ["sh", "-c", "echo 'ValueError: x'; exit 3"]), env={**variables, **environment},
+        stdout=subprocess.DEVNULL, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(ours)
+    assert process.wait() == 3
+    assert b"gpualert: " in said
+    assert (b"\x1b[" in said) is coloured
