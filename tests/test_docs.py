@@ -24,7 +24,7 @@ def test_every_option_variable_and_key_is_documented() -> None:
         assert option.help.replace("|", "\\|") in row
     for variable, key in VARIABLES.items():
         assert variable in text
-        assert key in text or "password" in key
+        assert key in text or "password" in key or "secret" in key
 
 
 def test_the_example_configuration_has_every_key_and_is_right(tmp_path: Path) -> None:
@@ -41,6 +41,25 @@ def test_the_example_configuration_has_every_key_and_is_right(tmp_path: Path) ->
     for path in (every, REPOSITORY / "examples" / "config.toml"):
         _, problems = config.load({}, config=str(path))
         assert [p for p in problems if "cannot be read" not in p.message] == []
+
+
+def test_the_example_configuration_is_the_one_that_init_writes(tmp_path: Path) -> None:
+    made = tmp_path / "made.toml"
+    argv = [PYTHON, "-I", "-m", "gpualert", "init", "--no-questions", "--config", str(made)]
+    subprocess.run(argv, check=True, capture_output=True)
+    assert (REPOSITORY / "examples" / "config.toml").read_text() == made.read_text()
+
+
+def test_the_settings_of_the_notifications_page_are_right(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs" / "notifications.md").read_text()
+    examples = re.findall(r"(?m)(?:^ {4}.*\n|^\n(?= {4}))+", text)
+    settings = [part for part in examples if re.search(r"(?m)^ {4}\[\w+\]", part)]
+    assert len(settings) >= 6
+    for number, part in enumerate(settings):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(re.sub(r"(?m)^ {4}", "", part))
+        _, problems = config.load({}, config=str(path))
+        assert [p for p in problems if "cannot be read" not in p.message] == [], part
 
 
 def test_links_between_documents_lead_somewhere() -> None:
