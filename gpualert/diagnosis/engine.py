@@ -13,7 +13,7 @@ from gpualert.diagnosis import ending, torchrun, traceback
 from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
 from gpualert.diagnosis.reader import Hit, LogSource, Scan, lines_from, open_log
 from gpualert.diagnosis.rulebook import LEVELS, FailureClass, Rulebook
-from gpualert.diagnosis.text import shorten, unprefixed
+from gpualert.diagnosis.text import calm, shorten, unprefixed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 AFTER_BYTES = 128 << 10
 EVIDENCE_MAX = 6
 CHAINS_MAX = 24
+SURVIVED = 2.5
+"""What a match loses that the run has survived, or that is about something beside it."""
+CODE = "code"
+"""The family of what a program does wrong by itself."""
+NEAR_LINES = 12
+"""How far apart lines about one error may be: its wrapper, its location, and what it says in the end."""
 
 # A line that shows that training went on: an epoch, step or progress bar with numbers.
 _PROGRESS = re.compile(
@@ -125,22 +131,49 @@ class _Case:
         final = self._final_chains(chains)
         listed = []
         exact = {hit.offset for hit in self.scan.hits if hit.rule.level not in (LEVELS["generic"], LEVELS["wrapper"])}
-        for hit in self.scan.hits:
-            if hit.rule.level == LEVELS["generic"] and hit.offset in exact:
-                continue  # the same line says something more exact
+        # Where the same line says something more exact, that an exception was raised says nothing.
+        telling = [h for h in self.scan.hits if h.rule.level != LEVELS["generic"] or h.offset not in exact]
+        inside = [hit.rule.level for hit in telling if hit.rule.level and _around(hit, final) is not None]
+        symptom = bool(inside) and max(inside) <= LEVELS["symptom"]
+        for hit in telling:
             if ending.impossible(hit.rule.cls, self.facts):
                 continue
             if hit.rule.lasting and not self._holds(hit):
                 continue
             level = float(hit.rule.level)
             chain = _around(hit, final)
-            if chain is None and level < LEVELS["evidence"]:
-                if any(_settles(other, self.scan.hits, hit) for other in final):
-                    level -= 2.5  # what the run ended in says more
+            if chain is None and self._beside(hit, chains, ends_in_symptom=symptom):
+                level -= SURVIVED
+            elif chain is None and level < LEVELS["evidence"]:
+                # A driver's word stands beside a traceback: the program sees the same as some CUDA error.
+                if level != LEVELS["driver"] and any(_settles(other, telling, hit) for other in final):
+                    level -= SURVIVED  # what the run ended in says more
                 elif self._survived(hit):
-                    level -= 2.5
-            listed.append(Candidate(hit, level))
+                    level -= SURVIVED
+            listed.append(Candidate(hit, min([level, *(at - 0.1 for at in self._betters(hit))])))
         return listed
+
+    def _beside(self, hit: Hit, chains: Sequence[traceback.Chain], *, ends_in_symptom: bool) -> bool:
+        """Whether a match is about something beside the job.
+
+        What a program's file, network or module trouble breaks, breaks with an exception or with the end of a script. A
+        line that says of itself that it is a warning, or one outside every traceback of a run that ended in another
+        trouble, is about a tool that somebody called on the way, or a request that was tried again.
+        """
+        if self.rules.classes[hit.rule.cls].family != CODE or hit.rule.lasting:
+            return False
+        if calm(hit.text):
+            return True
+        if hit.rule.cls == "command_not_found" and self.facts.exit_code not in (None, 127):
+            return True
+        return ends_in_symptom and _around(hit, chains) is None
+
+    def _betters(self, hit: Hit) -> Iterable[float]:
+        """The levels of the rules that say more exactly what a match says, where they match close by."""
+        for other in self.scan.hits if hit.rule.yields_to else ():
+            near = abs(other.line - hit.line) <= NEAR_LINES and (None in (hit.rank, other.rank) or hit.rank == other.rank)
+            if near and other.rule.id in hit.rule.yields_to:
+                yield other.rule.level
 
     def _chains(self) -> list[traceback.Chain]:
         headers = [hit for hit in self.scan.hits if hit.rule.id == TRACEBACK_RULE]

@@ -20,14 +20,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CLASSES_FILE = os.path.join(HERE, "classes.toml")
 RULES_DIRECTORY = os.path.join(HERE, "rules")
 
-LEVELS = {"evidence": 4.0, "cause": 3.0, "exception": 2.0, "generic": 1.5, "symptom": 1.0, "echo": 0.7, "wrapper": 0.0}
+LEVELS = {"evidence": 4.0, "cause": 3.0, "driver": 2.5, "exception": 2.0, "generic": 1.5, "symptom": 1.0, "echo": 0.7, "wrapper": 0.0}
 """How much a rule's match says: a kernel's or driver's own word; a cause; an exception that may have been wrapped; an
 exception of which only the name is known; what mostly follows a cause elsewhere; what the other ranks
 say when one has broken; what always follows."""
 
 _CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}
 _RULE_KEYS = {"id", "class", "pattern", "level", "positive", "negative", "summary", "suggest"}
-_RULE_KEYS |= {"with_success", "lasting", "unless", "trigger", "ignore_case", "lookup"}
+_RULE_KEYS |= {"with_success", "lasting", "unless", "trigger", "ignore_case", "lookup", "yields_to"}
 
 
 class RuleError(Exception):
@@ -77,6 +77,7 @@ class Rule:
         unless: A pattern; lines that match it too do not count.
         trigger: A cheaper pattern that matches wherever ``pattern`` may; derived from its fixed text when empty.
         lookup: For a named group, what its values mean; the meaning is there for templates as ``<group>_means``.
+        yields_to: Ids of rules that say the same more exactly; where one of them matches close by, it decides.
         source: The file it comes from.
     """
 
@@ -93,6 +94,7 @@ class Rule:
     unless: str = ""
     trigger: str = ""
     lookup: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    yields_to: tuple[str, ...] = ()
     source: str = field(default="", compare=False)
 
 
@@ -176,6 +178,7 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
         _text(table, "unless", where),
         _text(table, "trigger", where),
         _lookup(table, where),
+        _texts(table, "yields_to", where),
         path,
     )
     for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless), ("trigger", rule.trigger)):

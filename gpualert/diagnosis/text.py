@@ -60,6 +60,23 @@ def unprefixed(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
+# A line that its writer does not take for an error: logging's, glog's, Ray's, vLLM's, NeMo's level, or Python's warnings.
+_CALM = re.compile(
+    r"^.{0,120}?(?:[\[(|:\s]|^)(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|Warning|debug|info|warn(?:ing)?)[\])|:]?(?:[\s:]|$)"
+    r"|\b\w*Warning: |\[\w+ [IWD] \d{4}-|(?:^|[\s\]:])[IW]\d{3,4} \d\d:\d\d:\d\d"
+)
+_SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|Error:|Exception:)")
+
+
+def calm(text: str) -> bool:
+    """Whether a line says of itself that it is a warning or less.
+
+    Args:
+        text: The line, clean.
+    """
+    return _CALM.search(text[:200]) is not None and _SEVERE.search(text[:200]) is None
+
+
 def shorten(text: str, limit: int = 300) -> str:
     """At most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
