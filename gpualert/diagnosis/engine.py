@@ -171,8 +171,8 @@ class _Case:
     def _betters(self, hit: Hit) -> Iterable[float]:
         """The levels of the rules that say more exactly what a match says, where they match close by."""
         for other in self.scan.hits if hit.rule.yields_to else ():
-            near = abs(other.line - hit.line) <= NEAR_LINES and (None in (hit.rank, other.rank) or hit.rank == other.rank)
-            if near and other.rule.id in hit.rule.yields_to:
+            same_rank = None in (hit.rank, other.rank) or hit.rank == other.rank
+            if other.rule.id in hit.rule.yields_to and same_rank and abs(other.line - hit.line) <= NEAR_LINES:
                 yield other.rule.level
 
     def _chains(self) -> list[traceback.Chain]:

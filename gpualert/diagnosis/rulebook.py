@@ -20,9 +20,18 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CLASSES_FILE = os.path.join(HERE, "classes.toml")
 RULES_DIRECTORY = os.path.join(HERE, "rules")
 
-LEVELS = {"evidence": 4.0, "cause": 3.0, "driver": 2.5, "exception": 2.0, "generic": 1.5, "symptom": 1.0, "echo": 0.7, "wrapper": 0.0}
-"""How much a rule's match says: a kernel's or driver's own word; a cause; an exception that may have been wrapped; an
-exception of which only the name is known; what mostly follows a cause elsewhere; what the other ranks
+LEVELS = {
+    "evidence": 4.0,
+    "cause": 3.0,
+    "driver": 2.5,
+    "exception": 2.0,
+    "generic": 1.5,
+    "symptom": 1.0,
+    "echo": 0.7,
+    "wrapper": 0.0,
+}
+"""How much a rule's match says: a kernel's or driver's own word; a cause; a driver's word on what a program may have done
+to it; an exception that may have been wrapped; an exception of which only the name is known; what mostly follows a cause elsewhere; what the other ranks
 say when one has broken; what always follows."""
 
 _CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}

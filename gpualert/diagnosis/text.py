@@ -60,7 +60,7 @@ def unprefixed(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
-# A line that its writer does not take for an error: logging's, glog's, Ray's, vLLM's, NeMo's level, or Python's warnings.
+# A line that its writer takes for no error: logging's, glog's, Ray's, vLLM's or NeMo's level, or Python's warnings.
 _CALM = re.compile(
     r"^.{0,120}?(?:[\[(|:\s]|^)(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|Warning|debug|info|warn(?:ing)?)[\])|:]?(?:[\s:]|$)"
     r"|\b\w*Warning: |\[\w+ [IWD] \d{4}-|(?:^|[\s\]:])[IW]\d{3,4} \d\d:\d\d:\d\d"
