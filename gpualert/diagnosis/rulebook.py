@@ -30,9 +30,9 @@ LEVELS = {
     "echo": 0.7,
     "wrapper": 0.0,
 }
-"""How much a rule's match says: a kernel's or driver's own word; a cause; a driver's word on what a program may have done
-to it; an exception that may have been wrapped; an exception of which only the name is known; what mostly follows a cause elsewhere; what the other ranks
-say when one has broken; what always follows."""
+"""How much a rule's match says: a kernel's or driver's own word; a cause; a driver's word on what a program may have
+done to it; an exception that may have been wrapped; an exception of which only the name is known; what mostly follows a
+cause elsewhere; what the other ranks say when one has broken; what always follows."""
 
 _CLASS_KEYS = {"family", "paper", "meaning", "advice", "retryable", "node_suspect", "symptom"}
 _RULE_KEYS = {"id", "class", "pattern", "level", "positive", "negative", "summary", "suggest"}
