@@ -23,8 +23,8 @@ EVIDENCE_MAX = 6
 CHAINS_MAX = 24
 SURVIVED = 2.5
 """What a match loses that the run has survived, or that is about something beside it."""
-CODE = "code"
-"""The family of what a program does wrong by itself."""
+CODE, DISTRIBUTED = "code", "distributed"
+"""The families of what a program does wrong by itself, and of what ranks notice of each other."""
 NEAR_LINES = 12
 """How far apart lines about one error may be: its wrapper, its location, and what it says in the end."""
 
@@ -146,7 +146,7 @@ class _Case:
                 level -= SURVIVED
             elif chain is None and level < LEVELS["evidence"]:
                 # A driver's word stands beside a traceback: the program sees the same as some CUDA error.
-                if level != LEVELS["driver"] and any(_settles(other, telling, hit) for other in final):
+                if level != LEVELS["driver"] and any(self._settles(other, telling, hit) for other in final):
                     level -= SURVIVED  # what the run ended in says more
                 elif self._survived(hit):
                     level -= SURVIVED
@@ -160,13 +160,27 @@ class _Case:
         line that says of itself that it is a warning, or one outside every traceback of a run that ended in another
         trouble, is about a tool that somebody called on the way, or a request that was tried again.
         """
-        if self.rules.classes[hit.rule.cls].family != CODE or hit.rule.lasting:
+        if self._family(hit) != CODE or hit.rule.lasting:
             return False
         if calm(hit.text):
             return True
         if hit.rule.cls == "command_not_found" and self.facts.exit_code not in (None, 127):
             return True
         return ends_in_symptom and _around(hit, chains) is None
+
+    def _settles(self, chain: traceback.Chain, hits: Sequence[Hit], earlier: Hit) -> bool:
+        """Whether a final traceback of the same rank names a cause of its own, so that what came before does not count.
+
+        What one process says of the others (a broken collective) is no cause of what broke in the machine before.
+        """
+        if earlier.line >= chain.first_line or (earlier.rank is not None and earlier.rank != chain.rank):
+            return False
+        inside = [hit for hit in hits if chain.first_line <= hit.line <= chain.last_line]
+        families = {self._family(hit) for hit in inside if hit.rule.level >= LEVELS["generic"]}
+        return bool(families - {DISTRIBUTED}) or (bool(families) and self._family(earlier) in (CODE, DISTRIBUTED))
+
+    def _family(self, hit: Hit) -> str:
+        return self.rules.classes[hit.rule.cls].family
 
     def _betters(self, hit: Hit) -> Iterable[float]:
         """The levels of the rules that say more exactly what a match says, where they match close by."""
@@ -289,13 +303,6 @@ def _around(hit: Hit, chains: Sequence[traceback.Chain]) -> traceback.Chain | No
         if chain.first_line <= hit.line <= chain.last_line + 1 and (hit.rank is None or hit.rank == chain.rank):
             return chain
     return None
-
-
-def _settles(chain: traceback.Chain, hits: Sequence[Hit], earlier: Hit) -> bool:
-    """Whether a final traceback of the same rank names a cause of its own, so that what came before does not count."""
-    if earlier.line >= chain.first_line or (earlier.rank is not None and earlier.rank != chain.rank):
-        return False
-    return any(chain.first_line <= hit.line <= chain.last_line and hit.rule.level >= LEVELS["generic"] for hit in hits)
 
 
 def _evidence(hit: Hit, role: str) -> Evidence:

@@ -214,7 +214,7 @@ class Faulty:
         return getattr(posix, name)
     def write(self, fd, data):
         name = posix.readlink(f"/proc/self/fd/{{fd}}")
-        if name.endswith("output.log") and posix.fstat(fd).st_size > 50_000:
+        if name.endswith("output.log") and posix.fstat(fd).st_size + len(data) > 50_000:
             raise OSError({number}, posix.strerror({number}))
         return posix.write(fd, data)
 import posix
