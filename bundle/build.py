@@ -1,7 +1,8 @@
 """Builds the standalone bundle: interpreter, standard library, gpualert, its dependencies and loader in one directory.
 
-Runs with the system Python of a Debian (or a system like it) whose interpreter the bundle shall have; needs a C compiler,
-and no network where a wheelhouse is given. The result runs from any path, in any Linux image of that architecture.
+Runs with the system Python of a Debian (or a system like it) whose interpreter the bundle shall have; needs a C
+compiler, and no network where a wheelhouse is given. The result runs from any path, in any Linux image of that
+architecture.
 
     python3 bundle/build.py --output /gpualert --wheelhouse wheelhouse
 """
@@ -28,8 +29,9 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 # Parts of the standard library that nothing here uses; most of its size.
 WITHOUT = {
-    "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "distutils", "pydoc_data", "unittest", "venv",
-    "sqlite3", "curses", "dbm", "xmlrpc", "wsgiref", "msilib", "idle_test", "__pycache__", "site-packages", "dist-packages",
+    "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "distutils", "pydoc_data", "unittest",
+    "venv", "sqlite3", "curses", "dbm", "xmlrpc", "wsgiref", "msilib", "idle_test", "__pycache__", "site-packages",
+    "dist-packages",
 }  # fmt: skip
 WITHOUT_FILES = re.compile(
     r"^(?:turtle|pydoc|doctest|pdb|cgi|cgitb|antigravity|this|sitecustomize|mailbox|nntplib|ftplib|poplib|imaplib|telnetlib)\.py$"
@@ -44,8 +46,7 @@ KEPT_ENCODINGS = {
     "utf_16", "utf_16_le", "utf_16_be", "utf_32", "unicode_escape", "raw_unicode_escape", "iso8859_1", "iso8859_15",
     "base64_codec", "quopri_codec", "hex_codec", "zlib_codec", "undefined",
 }  # fmt: skip
-CLUSTER_ONLY = ("kubernetes", "prometheus-client")
-"""What only the watcher needs; tens of megabytes."""
+WITHOUT_SUFFIXES = (".pyi", ".c", ".h", ".pyx", ".pxd", ".mo", ".po", ".pot")
 
 
 def run(*command: str) -> str:
@@ -62,7 +63,7 @@ def libraries(binary: pathlib.Path) -> dict[str, str]:
     Raises:
         SystemExit: One of them is missing.
     """
-    done = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False)  # noqa: S607
+    done = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False)
     found = dict(re.findall(r"^\s*(\S+) => (/\S+)", done.stdout, re.MULTILINE))
     missing = re.findall(r"^\s*(\S+) => not found", done.stdout, re.MULTILINE)
     if missing:
@@ -87,6 +88,20 @@ def copy_interpreter(output: pathlib.Path) -> None:
     shutil.copy(loader_of(executable), output / "lib" / "gpualert")
 
 
+def is_wanted(relative: pathlib.Path, name: str) -> bool:
+    """Whether a file of the standard library is needed.
+
+    Args:
+        relative: Its directory, relative to the library.
+        name: Its name.
+    """
+    if relative.parts[:1] == ("lib-dynload",):
+        return not WITHOUT_MODULES.match(name)
+    if relative.parts[:1] == ("encodings",) and name[:-3] not in KEPT_ENCODINGS:
+        return False
+    return name.endswith(".py") and not WITHOUT_FILES.match(name)
+
+
 def copy_standard_library(output: pathlib.Path) -> None:
     """What is needed of the standard library, as source; it is compiled later."""
     standard = pathlib.Path(sysconfig.get_path("stdlib"))
@@ -95,20 +110,14 @@ def copy_standard_library(output: pathlib.Path) -> None:
         directories[:] = sorted(name for name in directories if name not in WITHOUT and not name.startswith("config-"))
         relative = pathlib.Path(place).relative_to(standard)
         for name in sorted(names):
-            if relative.parts[:1] == ("lib-dynload",):
-                if WITHOUT_MODULES.match(name):
-                    continue
-            elif not name.endswith(".py") or WITHOUT_FILES.match(name):
-                continue
-            elif relative.parts[:1] == ("encodings",) and name[:-3] not in KEPT_ENCODINGS:
-                continue
-            (target / relative).mkdir(parents=True, exist_ok=True)
-            shutil.copy(pathlib.Path(place) / name, target / relative / name)
+            if is_wanted(relative, name):
+                (target / relative).mkdir(parents=True, exist_ok=True)
+                shutil.copy(pathlib.Path(place) / name, target / relative / name)
     (target / "lib-dynload").mkdir(exist_ok=True)
 
 
 def install_packages(output: pathlib.Path, wheelhouse: pathlib.Path | None, *, cluster: bool) -> None:
-    """gpualert and its dependencies."""
+    """Gpualert and its dependencies."""
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"]) + project["optional-dependencies"]["notify"]
     if cluster:
@@ -121,13 +130,20 @@ def install_packages(output: pathlib.Path, wheelhouse: pathlib.Path | None, *, c
         own = sorted(wheelhouse.glob("pip-*.whl"))
         if own:  # the base image need not have one
             pip = [sys.executable, f"{own[-1]}/pip"]
-    options = ["--quiet", "--root-user-action=ignore", "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:", "--target", str(site)]
-    subprocess.run([*pip, "install", *options, *offline, *wanted], check=True)
+    quiet = ["--quiet", "--root-user-action=ignore", "--disable-pip-version-check"]
+    options = ["--no-compile", "--only-binary", ":all:", "--target", str(site)]
+    subprocess.run([*pip, "install", *quiet, *options, *offline, *wanted], check=True)
     shutil.copytree(SOURCE / "gpualert", site / "gpualert", ignore=shutil.ignore_patterns("__pycache__"))
+    trim(site)
+
+
+def trim(site: pathlib.Path) -> None:
+    """Remove what nobody imports."""
     for path in sorted(site.rglob("*"), reverse=True):
-        if path.is_dir() and path.name in ("bin", "test", "tests", "testing", "__pycache__", "include") and path.parts[-2] != "gpualert":
+        at_the_top = path.parent == site and path.name in WITHOUT | {"bin", "include"}
+        if path.is_dir() and (at_the_top or path.name in ("tests", "testing", "__pycache__")):
             shutil.rmtree(path)
-        elif path.suffix in (".pyi", ".c", ".h", ".pyx", ".pxd", ".mo", ".po", ".pot") or path.name in ("RECORD", "INSTALLER", "py.typed"):
+        elif path.suffix in WITHOUT_SUFFIXES or path.name in ("RECORD", "INSTALLER", "py.typed"):
             path.unlink()
 
 
@@ -147,7 +163,7 @@ def copy_libraries(output: pathlib.Path) -> None:
 def compile_all(output: pathlib.Path) -> None:
     """Byte-code that is valid by its source's hash alone, so that no file system's clock can make it stale.
 
-    The standard library and the packages keep only the byte-code; gpualert itself keeps its source, for whoever audits it.
+    The standard library and the packages keep only the byte-code; gpualert itself keeps its source, for auditors.
     """
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     own = output / "site" / "gpualert"
@@ -164,6 +180,31 @@ def compile_all(output: pathlib.Path) -> None:
             source.unlink()
 
 
+_ORDER = """
+import sys
+sys.path.append(sys.argv[1])
+loaded = []
+class Recorder:
+    def find_spec(self, name, path=None, target=None):
+        if not name.startswith("gpualert"):
+            return None
+        import importlib.machinery
+        spec = importlib.machinery.PathFinder.find_spec(name, path or sys.path)
+        real = spec.loader.exec_module
+        def exec_module(module):
+            real(module)
+            loaded.append(name)
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Recorder())
+import gpualert.supervisor.main
+from gpualert.supervisor import supervision
+supervision._load_the_rest()
+print(*loaded)
+"""
+"""Prints the modules that every run needs, each after those that it imports."""
+
+
 def gather_modules(output: pathlib.Path) -> None:
     """The supervisor's modules in one file, and the code that imports from it; see ``start.py``."""
     table = {}
@@ -173,10 +214,11 @@ def gather_modules(output: pathlib.Path) -> None:
             continue
         is_package = parts[-1] == "__init__"
         path = str(source.relative_to(output))
-        code = compile(source.read_bytes(), path, "exec", dont_inherit=True, optimize=0)
+        code = compile(source.read_bytes(), path, "exec", dont_inherit=True, optimize=2)
         table[".".join(parts[:-1] if is_package else parts)] = (is_package, path, marshal.dumps(code))
-    (output / "lib" / "modules.bin").write_bytes(marshal.dumps(table))
     start = str(SOURCE / "bundle" / "start.py")
+    order = run(sys.executable, "-ISB", "-c", _ORDER, str(output / "site")).split()
+    (output / "lib" / "modules.bin").write_bytes(marshal.dumps((order, table)))
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(start, str(output / "lib" / "start.pyc"), "start.py", doraise=True, invalidation_mode=unchecked)
 
@@ -201,7 +243,7 @@ def strip(output: pathlib.Path) -> None:
     """Without symbols that only a debugger reads, where the tool is at hand."""
     if shutil.which("strip"):
         for path in [output / "lib" / "python3", *output.rglob("*.so"), *output.rglob("*.so.*")]:
-            subprocess.run(["strip", "--strip-unneeded", str(path)], check=False, capture_output=True)  # noqa: S607
+            subprocess.run(["strip", "--strip-unneeded", str(path)], check=False, capture_output=True)
 
 
 def finish(output: pathlib.Path) -> None:

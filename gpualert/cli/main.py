@@ -27,6 +27,7 @@ COMMANDS = {
     "flush": "flushing",
     "init": "initializing",
     "check": "configuring",
+    "install": "installing",
     "version": "configuring",
     "completion": "configuring",
 }

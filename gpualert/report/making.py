@@ -29,18 +29,33 @@ TEXT_ROOM = 256 << 10
 LOG = "reporter.log"
 
 
+class _LogFile:
+    """A file that is appended to as far as that is possible: a full disk must not stop the report."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        except OSError:
+            self._fd = -1
+
+    def write(self, text: str) -> None:
+        """Append a text."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._fd, text.encode("utf-8", "replace"))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
 def logger(directory: str) -> Any:
     """A logger that appends JSON lines to the run directory's ``reporter.log``; to nothing where that cannot be.
 
     Args:
         directory: The run directory.
     """
-    try:
-        file = open(os.path.join(directory, LOG), "a", encoding="utf-8", buffering=1)  # noqa: SIM115  (lives on)
-    except OSError:
-        file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     return structlog.wrap_logger(
-        structlog.WriteLogger(file),
+        structlog.WriteLogger(_LogFile(os.path.join(directory, LOG))),  # type: ignore[arg-type]
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.add_log_level,

@@ -23,7 +23,16 @@ def segment_base(head: int, offset: int) -> str:
     return f"{SEGMENT_PREFIX}{head:016d}-{offset:016d}"
 
 
-def _segments_in(directory: str) -> list[tuple[int, int, str]]:
+def gap_note(count: int) -> bytes:
+    """The line that stands in a log for bytes that are not kept.
+
+    Args:
+        count: How many.
+    """
+    return f"\n[gpualert: {count} bytes of output are not kept here (log.max_bytes)]\n".encode()
+
+
+def segments_in(directory: str) -> list[tuple[int, int, str]]:
     """Head length, offset and path of each tail segment in ``directory``, in order of the output."""
     found = []
     for name in posix.listdir(directory):
@@ -77,10 +86,10 @@ def assemble(directory: str, continued_in: str | None = None) -> int:
     Raises:
         OSError: The log cannot be written; the segments are still there.
     """
-    segments = _segments_in(directory)
+    segments = segments_in(directory)
     if continued_in:
         try:
-            segments += _segments_in(continued_in)
+            segments += segments_in(continued_in)
         except OSError:
             pass  # the volume of last resort went away as well
     if not segments:
@@ -95,7 +104,7 @@ def assemble(directory: str, continued_in: str | None = None) -> int:
             gap = offset - position
             if gap > 0:
                 lost += gap
-                note = f"\n[gpualert: {gap} bytes of output are not kept here (log.max_bytes)]\n".encode()
+                note = gap_note(gap)
                 posix.write(log, note)
                 added.append(index.record(now_us(), index.NOTE, len(note)))
             source = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)

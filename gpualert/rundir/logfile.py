@@ -104,6 +104,7 @@ class OutputLog:
         total: How many bytes the command has written so far.
         trouble: What went wrong with the disk, one line; empty while all is well.
         continued_in: The directory of last resort, once it is in use.
+        incomplete: Whether ``output.log`` could not be completed when it was closed.
         last_at: When the last bytes came, in microseconds since 1970; 0 before any.
         last: The last few hundred bytes of output.
     """
@@ -130,6 +131,7 @@ class OutputLog:
         self.dropped = 0
         self.trouble = ""
         self.continued_in = ""
+        self.incomplete = False
         self.last_at = 0
         self.last = b""
         self._at = 0
@@ -287,6 +289,7 @@ class OutputLog:
         try:
             assemble(self._directory, self.continued_in or None)
         except OSError as error:
+            self.incomplete = True
             self.trouble = self.trouble or f"cannot complete the log in {self._directory} ({error.strerror})"
         for part in (self._head, *self._segments):
             if part.fd >= 0:

@@ -44,7 +44,8 @@ def conclude(run: Supervision) -> None:
 
     def last() -> None:
         facts.update(_exit_facts(run))
-        _write_exit(run, facts)
+        if not _write_exit(run, facts):
+            _move_out(run, facts)
         if verdict.cls == "success" and _may_go_unreported(run):
             _write_quiet_report(run, facts, verdict)
             quiet.append(True)
@@ -141,17 +142,33 @@ def _exit_facts(run: Supervision) -> dict[str, object]:
     }
 
 
-def _write_exit(run: Supervision, facts: dict[str, object]) -> None:
-    directory = run.journal.directory
+def _write_exit(run: Supervision, facts: dict[str, object]) -> bool:
+    """Write ``exit.json``; False when the volume has not taken it, or not all of the log."""
+    directory, log = run.journal.directory, run.journal.log
     if directory is None:
-        return
+        return True
     try:
         # A success is not worth a wait for the disk: should the node crash now, the run would be reported as lost.
         directory.write_json(EXIT, facts, durable=facts["exit_code"] != 0)
     except OSError as error:
         run.trouble.report(f"cannot write {directory.path}/{EXIT} ({error.strerror})")
-    else:
-        directory.mark_closed()
+        return False
+    directory.mark_closed()
+    return log is None or not log.incomplete
+
+
+def _move_out(run: Supervision, facts: dict[str, object]) -> None:
+    """Go on in a temporary directory, so that a failed volume costs no report."""
+    from gpualert.rundir import location, refuge  # noqa: PLC0415  (only where it is wanted)
+
+    directory, log = run.journal.directory, run.journal.log
+    if directory is None:
+        return
+    try:
+        place = (log.continued_in if log is not None else "") or location.temporary(run.environment)
+        directory.path = refuge.move_out(directory.path, place, directory.run_id, run.journal.facts, facts)
+    except OSError as error:
+        run.trouble.report(f"no place for the report either ({error.strerror})")
 
 
 def _may_go_unreported(run: Supervision) -> bool:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+ASIDE = b"_GPUALERT_ENV_"
+
+
 def run(arguments: list[str]) -> NoReturn:
     """Run a command and end as it ended.
 
@@ -76,7 +79,7 @@ def original_environment() -> tuple[dict[bytes, bytes], bool]:
     Returns:
         Variables and values, and whether that is all there was.
     """
-    environment: dict[bytes, bytes] = dict(posix.environ)
+    environment = _given_back(dict(posix.environ))
     entries = _entries_at_exec()
     if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8") and not _was_set(b"LC_CTYPE", entries):
         posix.unsetenv(b"LC_CTYPE")
@@ -85,6 +88,22 @@ def original_environment() -> tuple[dict[bytes, bytes], bool]:
     exact = entries is not None and len(entries) == len(environment)
     environment.pop(signals.HANDOVER, None)
     return environment, exact
+
+
+def _given_back(found: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Variables under their own names again, in their places, that the bundle's launcher has put aside.
+
+    They would have changed how the interpreter's libraries are loaded (LD_PRELOAD); the command shall have them.
+    """
+    if not any(name.startswith(ASIDE) for name in found):
+        return found
+    environment: dict[bytes, bytes] = {}
+    for name, value in found.items():
+        if name.startswith(ASIDE):
+            posix.unsetenv(name)
+            posix.putenv(name[len(ASIDE) :], value)
+        environment[name.removeprefix(ASIDE)] = value
+    return environment
 
 
 def _was_set(name: bytes, entries: list[bytes] | None) -> bool:

@@ -30,7 +30,10 @@ def program_path() -> str:
 
 def interpreter() -> list[bytes]:
     """How to start a Python of ours that no variable of the job's reaches; empty where there is none."""
-    return [launch.raw(sys.executable), b"-I"] if sys.executable.startswith("/") else []
+    if not sys.executable.startswith("/"):
+        return []
+    # Without site where we have none: an image's own packages must not reach the bundle's interpreter.
+    return [launch.raw(sys.executable), b"-ISB" if sys.flags.no_site else b"-I"]
 
 
 def start_process(module: str, arguments: list[bytes], *, stdout: int = -1, stderr: int = -1, keep: int = -1) -> int:
@@ -57,7 +60,10 @@ def start_process(module: str, arguments: list[bytes], *, stdout: int = -1, stde
 
     def prepare() -> None:
         posix.setsid()
-        null = posix.open("/dev/null", posix.O_RDWR)
+        try:
+            null = posix.open("/dev/null", posix.O_RDWR)
+        except OSError:  # a root without devices
+            null = posix.memfd_create("null", 0)
         posix.dup2(null, 0)
         posix.dup2(stdout if stdout >= 0 else null, 1)  # before 2 changes, which may be it
         posix.dup2(stderr if stderr >= 0 else null, 2)

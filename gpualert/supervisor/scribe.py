@@ -22,6 +22,8 @@ TICK_S = 1.0
 SOON_S = 0.05
 SYNC_EVERY_S = 5.0
 MESSAGE_EVERY_S = 10.0
+TIGHT = 0.9
+"""From this share of the memory limit on the termination message is refreshed with every sample."""
 SAMPLE_AT_LEAST_EVERY_S = 60.0
 BEAT_EVERY_S = 30.0
 
@@ -68,7 +70,7 @@ class Scribe:
         self._wanted = Wakeup()
         self._finished = Wakeup()
         self._closing: Callable[[], None] | None = None
-        self._due = {"sync": SYNC_EVERY_S, "message": MESSAGE_EVERY_S, "beat": BEAT_EVERY_S, "sample": 0.0}
+        self._due = {"sync": SYNC_EVERY_S, "message": TICK_S, "beat": BEAT_EVERY_S, "sample": 0.0}
         self._started_at = time.monotonic()
         self._synced_bytes = 0
         self._written_sample = -1
@@ -144,7 +146,7 @@ class Scribe:
         self._record_sample(now)
         self._write_events()
         self._watch_log()
-        if self._message is not None and now >= self._due["message"]:
+        if self._message is not None and (now >= self._due["message"] or self._is_tight()):
             self._due["message"] = now + MESSAGE_EVERY_S
             self._refresh_message()
         if now >= self._due["sync"]:
@@ -156,6 +158,13 @@ class Scribe:
                 self._directory.beat()
             except OSError:
                 pass  # the next event tells what is wrong
+
+    def _is_tight(self) -> bool:
+        """Whether memory is so short that this may be the last chance to say so."""
+        sample = self.sample
+        if sample is None or not sample.limit or sample.working_set is None:
+            return False
+        return sample.working_set >= TIGHT * sample.limit
 
     def _write_events(self) -> None:
         with self._events_lock:

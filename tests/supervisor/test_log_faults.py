@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -71,10 +72,12 @@ def test_a_full_volume_continues_elsewhere_and_says_so(plain: Gpualert, tmp_path
     done = _on_volume(plain, tmp_path, "size=200k", python(LINES + "raise SystemExit(8)"))
     assert (done.returncode, done.stdout) == (8, EXPECTED)
     assert any("No space left on device" in line and "the rest of the output is kept in" in line for line in done.said)
-    elsewhere = next(tmp_path.glob("gpualert-*"))
-    head = next((done.log_dir).glob("2*/output.log")).read_bytes()
-    tail = b"".join(path.read_bytes() for path in sorted(elsewhere.glob("output.tail-*.log")))
-    assert head + tail == EXPECTED
+    # All of the run is there, and it was reported from there.
+    (elsewhere,) = tmp_path.glob("gpualert-*/2*")
+    assert (elsewhere / "output.log").read_bytes() == EXPECTED
+    assert json.loads((elsewhere / "exit.json").read_text())["exit_code"] == 8
+    assert (elsewhere / "report.html").exists()
+    assert done.said[-1] == f"gpualert:   kept in {elsewhere}"
 
 
 @pytest.mark.root

@@ -1,0 +1,144 @@
+"""The standalone bundle that gpualert may run from: where it is, and copying it elsewhere, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+
+MANIFEST = "MANIFEST.sha256"
+LAUNCHER = os.path.join("bin", "gpualert")
+BLOCK = 1 << 20
+CHECK_S = 60.0
+
+
+class BundleError(Exception):
+    """The bundle cannot be copied; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied.
+
+    Attributes:
+        files: How many files.
+        size: How many bytes.
+    """
+
+    files: int
+    size: int
+
+
+def root() -> str | None:
+    """The bundle that this program runs from; None where it was installed in another way."""
+    # <root>/site/gpualert/bundle.py
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return here if os.path.isfile(os.path.join(here, MANIFEST)) else None
+
+
+def _hashes(source: str) -> dict[str, str]:
+    """What the manifest says: SHA-256 in hexadecimal by path in the bundle."""
+    with open(os.path.join(source, MANIFEST), encoding="utf-8") as file:
+        rows = (line.rstrip("\n").split("  ", 1) for line in file)
+        return {path: digest for digest, path in rows}
+
+
+def copy(source: str, target: str) -> Copied:
+    """Copy a bundle, so that whoever looks finds all of it or none.
+
+    Everything is written beside its place and checked there, then moved; the launcher comes last.
+
+    Args:
+        source: The bundle.
+        target: Where to; made if missing. It may be the root of a volume that is mounted elsewhere when it is used.
+
+    Raises:
+        BundleError: It cannot be copied, or the copy is not what it should be.
+    """
+    try:
+        os.makedirs(target, exist_ok=True)
+        aside = tempfile.mkdtemp(prefix=".gpualert-", dir=target)
+    except OSError as error:
+        raise BundleError(_worded(error, target)) from None
+    try:
+        copied = _copy_into(source, aside)
+        _check_start(aside)
+        # bin last: who waits for the launcher then finds all that it needs.
+        for name in sorted(os.listdir(aside), key=lambda name: name == "bin"):
+            _replace(os.path.join(aside, name), os.path.join(target, name), aside)
+    except OSError as error:
+        raise BundleError(_worded(error, target)) from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return copied
+
+
+def _worded(error: OSError, target: str) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left in {target} (a bundle takes about 60 MB; see the volume's sizeLimit)"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"cannot write {target} ({error.strerror}) as user {os.getuid()}, group {os.getgid()}"
+    return f"cannot write {target} ({error.strerror})"
+
+
+def _copy_into(source: str, aside: str) -> Copied:
+    """Copy and check every file of the manifest, and the links beside them."""
+    size = 0
+    hashes = _hashes(source)
+    for path, digest in hashes.items():
+        target = os.path.join(aside, path)
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        size += _copy_file(os.path.join(source, path), target, digest)
+    shutil.copyfile(os.path.join(source, MANIFEST), os.path.join(aside, MANIFEST))
+    for place, _, names in os.walk(source):
+        for name in names:
+            path = os.path.join(place, name)
+            if os.path.islink(path):
+                os.symlink(os.readlink(path), os.path.join(aside, os.path.relpath(path, source)))
+    return Copied(len(hashes), size)
+
+
+def _copy_file(source: str, target: str, digest: str) -> int:
+    """Copy one file; returns its size in bytes."""
+    seen, size = hashlib.sha256(), 0
+    with open(source, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(fd, "wb") as copy_file:
+            os.fchmod(fd, mode)  # whatever the umask is
+            while block := file.read(BLOCK):
+                seen.update(block)
+                size += len(block)
+                copy_file.write(block)
+    with open(target, "rb") as file:
+        written = hashlib.file_digest(file, "sha256").hexdigest()
+    if seen.hexdigest() != digest or written != digest:
+        raise BundleError(f"{source} is damaged: its hash is not the one in {MANIFEST}")
+    return size
+
+
+def _check_start(aside: str) -> None:
+    """Start the copy once: a volume may be mounted without the right to execute, or be for another machine."""
+    launcher = os.path.join(aside, LAUNCHER)
+    try:
+        done = subprocess.run([launcher, "version"], capture_output=True, timeout=CHECK_S, check=False)
+    except OSError as error:
+        hint = " (is the volume mounted noexec?)" if error.errno == errno.EACCES else ""
+        raise BundleError(f"{launcher} cannot be started: {error.strerror}{hint}") from None
+    except subprocess.TimeoutExpired:
+        raise BundleError(f"{launcher} did not answer within {CHECK_S:g} s") from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise BundleError(f"the copy does not start: {said[-1] if said else f'exit status {done.returncode}'}")
+
+
+def _replace(new: str, place: str, aside: str) -> None:
+    """Put a file or directory in its place; an older one moves out of the way first."""
+    if os.path.isdir(place) and not os.path.islink(place):
+        os.rename(place, os.path.join(aside, f"old-{os.path.basename(place)}"))
+    os.rename(new, place)
