@@ -41,6 +41,13 @@ def root() -> str | None:
     return here if os.path.isfile(os.path.join(here, MANIFEST)) else None
 
 
+def certificates() -> str | None:
+    """The authorities that came with the bundle; None without a bundle."""
+    here = root()
+    path = os.path.join(here, "lib", "ca-certificates.crt") if here else ""
+    return path if os.path.isfile(path) else None
+
+
 def _hashes(source: str) -> dict[str, str]:
     """What the manifest says: SHA-256 in hexadecimal by path in the bundle."""
     with open(os.path.join(source, MANIFEST), encoding="utf-8") as file:

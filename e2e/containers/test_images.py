@@ -110,3 +110,11 @@ def test_a_manifest_names_every_file(bundle: Path) -> None:
     named = {line.split("  ", 1)[1] for line in (bundle / "MANIFEST.sha256").read_text().splitlines()}
     found = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file() and not path.is_symlink()}
     assert found - {"MANIFEST.sha256"} == named
+
+
+def test_the_launcher_is_built_for_arm64_from_the_same_source(tmp_path: Path) -> None:
+    """Built, not run: there is no such machine here."""
+    source = Path(__file__).parents[2] / "bundle" / "launcher.c"
+    compiler = ["aarch64-linux-gnu-gcc", "-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([*compiler, "-o", str(tmp_path / "gpualert"), str(source)], check=True)
+    assert (tmp_path / "gpualert").read_bytes()[18:20] == b"\xb7\x00"  # EM_AARCH64

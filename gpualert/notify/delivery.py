@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ipaddress
+import os
 import smtplib
 import socket
 import ssl
@@ -13,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpualert import bundle
 from gpualert.notify.message import POLICY, ascii_domain, shrink
 
 if TYPE_CHECKING:
@@ -305,6 +307,24 @@ class _Attempt:
         return connection.sendmail(ascii_domain(self._sender), recipients, self._bytes(), options)
 
 
+def trusting(ca_file: str | None) -> ssl.SSLContext:
+    """How servers are checked: against a file, else the system's authorities, else those that came with the bundle.
+
+    Args:
+        ca_file: Certificates to trust instead of the system's.
+
+    Raises:
+        ssl.SSLError: The file holds no certificate.
+        OSError: It cannot be read.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    if ca_file is None and not context.cert_store_stats()["x509_ca"]:
+        own = bundle.certificates()
+        if own is not None and not any(map(os.path.isdir, (os.environ.get("SSL_CERT_DIR", ""), "/etc/ssl/certs"))):
+            context.load_verify_locations(own)
+    return context
+
+
 def _context(ca_file: str | None) -> ssl.SSLContext:
     """How certificates are checked.
 
@@ -312,7 +332,7 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
         DeliveryError: The file of trusted certificates cannot be used.
     """
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return trusting(ca_file)
     except ssl.SSLError:
         raise DeliveryError(f"smtp.ca_file {ca_file} holds no certificate") from None
     except OSError as error:

@@ -19,6 +19,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from gpualert import __version__
+from gpualert.notify.delivery import trusting
 from gpualert.notify.outcome import Told
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _exchange(
     host = parts.hostname or ""
     if parts.scheme == "https":
         try:
-            context = ssl.create_default_context(cafile=settings.webhook.ca_file)
+            context = trusting(settings.webhook.ca_file)
         except OSError as error:
             reason = f"webhook.ca_file {settings.webhook.ca_file} cannot be used ({error.strerror or error})"
             raise RefusedError(reason, final=True) from None
