@@ -115,7 +115,16 @@ class _Case:
             return None
         last = chains[-1]
         inside = [h for h in self.scan.hits if last.first_line <= h.line <= last.last_line and h.rank == last.rank]
-        return self._best([Candidate(hit, hit.rule.level) for hit in inside if hit.rule.level > LEVELS["wrapper"]])
+        best = self._best([Candidate(hit, hit.rule.level) for hit in inside if hit.rule.level > LEVELS["wrapper"]])
+        if best is not None or not last.exceptions:
+            return best
+        # An exception whose name is like no other (cv2.error): the traceback tells that it is one.
+        error = last.exceptions[-1]
+        if any(hit.line == error.line for hit in inside):
+            return None  # a wrapper, which says nothing by itself
+        rule = next(rule for rule in self.rules.rules if rule.id == EXCEPTION_RULE)
+        text = f"{error.name}: {error.message}" if error.message else error.name
+        return Candidate(Hit(rule, error.line, last.offset, text, last.rank), rule.level)
 
     def _overruled(self, best: Candidate) -> bool:
         """Whether what the facts say explains the matched text away (a stop signal and the errors it makes)."""
@@ -166,7 +175,14 @@ class _Case:
             return True
         if hit.rule.cls == "command_not_found" and self.facts.exit_code not in (None, 127):
             return True
-        return ends_in_symptom and _around(hit, chains) is None
+        return _around(hit, chains) is None and (ends_in_symptom or self._broke_later(hit))
+
+    def _broke_later(self, hit: Hit) -> bool:
+        """Whether something in the machine, or between the ranks, broke after a match."""
+        return any(
+            other.line > hit.line and other.rule.level >= LEVELS["cause"] and self._family(other) != CODE
+            for other in self.scan.hits
+        )
 
     def _settles(self, chain: traceback.Chain, hits: Sequence[Hit], earlier: Hit) -> bool:
         """Whether a final traceback of the same rank names a cause of its own, so that what came before does not count.
@@ -295,7 +311,7 @@ class _Case:
 
 
 _CERTAINTY = (0.4, 0.7, 0.85, 0.93, 0.97)
-TRACEBACK_RULE, TABLE_RULE = "python.traceback", "torchrun.first"
+TRACEBACK_RULE, EXCEPTION_RULE, TABLE_RULE = "python.traceback", "python.exception", "torchrun.first"
 
 
 def _around(hit: Hit, chains: Sequence[traceback.Chain]) -> traceback.Chain | None:
