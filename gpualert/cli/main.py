@@ -28,6 +28,7 @@ COMMANDS = {
     "init": "initializing",
     "check": "configuring",
     "install": "installing",
+    "inject": "injecting",
     "version": "configuring",
     "completion": "configuring",
 }
@@ -46,7 +47,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"gpualert.cli.{COMMANDS[cmd_name]}")
-        command = getattr(module, cmd_name)
+        command = getattr(module, f"{cmd_name}_command", None) or getattr(module, cmd_name)
         assert isinstance(command, click.Command)  # noqa: S101  (mypy: getattr tells nothing)
         return command
 

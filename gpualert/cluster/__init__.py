@@ -1,0 +1,1 @@
+"""Kubernetes: what goes into manifests, and what is read from a cluster."""
