@@ -11,7 +11,7 @@ kit=build/$name
 builder=$(command -v buildah || command -v docker || { echo "airgap: needs buildah or docker" >&2; exit 1; })
 
 rm -rf "$kit" && mkdir -p "$kit/images" "$kit/wheels"
-[ -n "$(ls wheelhouse/*.whl 2>/dev/null)" ] || ./dev wheelhouse
+./dev wheelhouse
 cp wheelhouse/*.whl "$kit/wheels/"
 .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$kit/wheels" .
 for target in gpualert gpualert-watch; do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,9 +19,14 @@ def main() -> None:
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = ["pip", *project["dependencies"], *extras["notify"], *extras.get("cluster", [])]
-    target = SOURCE / "wheelhouse"
+    target, mark = SOURCE / "wheelhouse", SOURCE / "wheelhouse" / ".made-for"
+    made_for = " ".join([version, *wanted])
+    if mark.exists() and mark.read_text() == made_for:
+        return
+    shutil.rmtree(target, ignore_errors=True)
     options = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--python-version", version]
     subprocess.run([sys.executable, "-m", "pip", "download", *options, "--dest", str(target), *wanted], check=True)
+    mark.write_text(made_for)
     print(f"{len(list(target.glob('*.whl')))} wheels for Python {version} in {target}")
 
 

@@ -36,7 +36,7 @@ if ! podman image exists "$prefix/empty"; then # nothing at all but a program of
     import "$work/empty" "$prefix/empty"
 fi
 
-[ -n "$(ls wheelhouse/*.whl 2>/dev/null)" ] || ./dev wheelhouse
+./dev wheelhouse
 buildah build --quiet --isolation chroot --build-arg BASE_IMAGE="$prefix/build" --target gpualert -t "$prefix/gpualert" . >/dev/null
 
 if ! podman image exists "$prefix/training"; then # a training image with a Python of its own and an older pydantic

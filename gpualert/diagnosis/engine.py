@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 from gpualert.diagnosis import ending, torchrun, traceback
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 AFTER_BYTES = 128 << 10
 EVIDENCE_MAX = 6
 CHAINS_MAX = 24
+PROGRESS_LINES = 2
+"""How many lines of progress show that a run went on."""
 SURVIVED = 2.5
 """What a match loses that the run has survived, or that is about something beside it."""
 CODE, DISTRIBUTED = "code", "distributed"
@@ -227,10 +230,13 @@ class _Case:
     def _went_on(self, line: int, offset: int) -> bool:
         """Whether training went on after a place in the log."""
         if line not in self._progress_after:
-            self._progress_after[line] = any(
-                number > 0 and _PROGRESS.search(text) and not _TROUBLE.search(text)
+            shown = (
+                number
                 for number, text in self._lines_after(offset)
+                if number > 0 and _PROGRESS.search(text) and not _TROUBLE.search(text)
             )
+            # One line may have been written before, by the other stream: they are read apart.
+            self._progress_after[line] = len(list(islice(shown, PROGRESS_LINES))) == PROGRESS_LINES
         return self._progress_after[line]
 
     def _lines_after(self, offset: int) -> Iterable[tuple[int, str]]:
