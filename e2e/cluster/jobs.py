@@ -92,9 +92,10 @@ class Namespace:
                 pytest.fail(f"waited in vain for {what}\n{self.run('describe', 'pods', check=False)[-3000:]}")
             time.sleep(0.3)
 
-    def ended(self, name: str) -> dict[str, Any]:
-        """How the container ``main`` of a Job's only pod ended."""
-        return self.until(lambda: terminated(self.pods(name)[-1]), f"the end of {name}")  # type: ignore[no-any-return]
+    def ended(self, name: str, container: str = "main") -> dict[str, Any]:
+        """How a container of a Job's newest pod ended."""
+        found: dict[str, Any] = self.until(lambda: terminated(self.pods(name)[-1], container), f"the end of {name}")
+        return found
 
     def runs(self) -> list[Path]:
         """The run directories on the log volume."""
