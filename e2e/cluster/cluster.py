@@ -82,7 +82,7 @@ def _write_credentials() -> None:
     (WORK / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
     config = {
         "apiVersion": "v1", "kind": "Config", "current-context": "e2e",
-        "clusters": [{"name": "e2e", "cluster": {"server": f"https://127.0.0.1:{API}", "insecure-skip-tls-verify": True}}],
+        "clusters": [{"name": "e2e", "cluster": {"server": f"https://{ADDRESS}:{API}", "insecure-skip-tls-verify": True}}],
         "users": [{"name": "e2e", "user": {"token": TOKEN}}],
         "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
     }  # fmt: skip
@@ -120,7 +120,7 @@ def _ended() -> list[str]:
 
 def api(path: str) -> str:
     """Ask the API server."""
-    request = urllib.request.Request(f"https://127.0.0.1:{API}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
+    request = urllib.request.Request(f"https://{ADDRESS}:{API}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
     import ssl
 
     with urllib.request.urlopen(request, timeout=5, context=ssl._create_unverified_context()) as answer:
@@ -182,7 +182,7 @@ def up() -> None:
     )  # fmt: skip
     start(
         "kube-apiserver", f"{binaries}/kube-apiserver", "--etcd-servers", client, "--secure-port", str(API),
-        "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--cert-dir", f"{WORK}/certs",
+        "--bind-address", ADDRESS, "--advertise-address", ADDRESS, "--cert-dir", f"{WORK}/certs",
         "--token-auth-file", f"{WORK}/tokens.csv", "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.232.0.0/24",
         "--service-account-key-file", f"{WORK}/sa.pub", "--service-account-signing-key-file", f"{WORK}/sa.key",
         "--service-account-issuer", "https://e2e.invalid", "--endpoint-reconciler-type", "none",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conftest import PYTHON, REPOSITORY
 
-from e2e.cluster.jobs import PREFIX, Namespace, job, kubectl, told
+from e2e.cluster.jobs import PREFIX, Namespace, inject, job, kubectl, told
 
 CHARTS = REPOSITORY / "helm"
 FAILING = ["sh", "-c", "echo 'ValueError: bad' >&2; exit 3"]
@@ -114,3 +114,43 @@ def test_as_helms_post_renderer(namespace: Namespace, tmp_path: Path) -> None:
     )
     state = namespace.ended("rendered")
     assert (state["exitCode"], told(state)["class"]) == (3, "traceback")
+
+
+def test_a_condition_that_a_failure_policy_acts_on_and_an_event(namespace: Namespace) -> None:
+    """The rights are the chart's; the pods of this cluster reach its API server at the bridge's address."""
+    server = json.loads(kubectl("config", "view", "-o", "json", "--minify"))["clusters"][0]["cluster"]["server"]
+    host, _, port = server.removeprefix("https://").partition(":")
+    _helm(
+        "install",
+        "rights",
+        str(CHARTS / "gpualert"),
+        "--namespace",
+        namespace.name,
+        "--set",
+        f"podReports.namespaces={{{namespace.name}}}",
+        *IMAGE,
+    )
+    spec = """\
+  backoffLimit: 6
+  podFailurePolicy:
+    rules:
+      - action: FailJob
+        onPodConditions: [{type: gpualert.dev/hardware}]
+"""
+    reach = f"          env: [{{name: KUBERNETES_SERVICE_HOST, value: {host}}}, {{name: KUBERNETES_SERVICE_PORT, value: '{port or 443}'}}]\n"
+    ecc = ["sh", "-c", "echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered' >&2; exit 1"]
+    manifest = job("broken", ecc, spec=spec, container=reach).replace("  backoffLimit: 0\n", "", 1)
+    namespace.apply(inject(manifest))
+    failed = namespace.until(
+        lambda: [c for c in namespace.get("job", "broken")["status"].get("conditions", []) if c["type"] == "Failed"],
+        "the Job",
+    )
+    assert failed[0]["reason"] == "PodFailurePolicy"
+    assert "gpualert.dev/hardware" in failed[0]["message"]
+    (pod,) = namespace.pods("broken")
+    (own,) = [c for c in pod["status"]["conditions"] if c["type"] == "gpualert.dev/hardware"]
+    assert (own["status"], own["reason"]) == ("True", "gpu_ecc")
+    events = [e for e in namespace.get("events")["items"] if e["source"].get("component") == "gpualert"]
+    assert [(e["reason"], e["type"], e["involvedObject"]["name"]) for e in events] == [
+        ("GpuEcc", "Warning", pod["metadata"]["name"])
+    ]

@@ -89,6 +89,12 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
         if task.termination_log is not None:
             _write_message(task, made)
             _tell(task, b"t")
+    saying = None
+    with making.step(log, "tell the API server"):
+        if os.environ.get("KUBERNETES_SERVICE_HOST"):
+            from gpualert.cluster.podapi import Saying  # noqa: PLC0415  (only in a cluster)
+
+            saying = Saying(made)
     outcome = ""
     with making.step(log, "notify"):
         outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
@@ -97,6 +103,9 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
         if text:
             say(text)
         _tell(task, b"p")
+    if saying is not None:
+        for trouble in saying.finish(task.deadline - MAIL_MARGIN_S / 2):
+            log.info("API server", trouble=trouble)
     with making.step(log, "write again"):
         making.write(task.directory, made)
     with making.step(log, "send what others left"):

@@ -1,0 +1,173 @@
+"""What a pod says of itself to its API server: a condition that a podFailurePolicy can match, and an Event.
+
+Both need rights that a service account mostly has not (``podReports`` in the chart grants them); without them, without
+a token or without an API server in reach, nothing is lost but this.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+CONDITION = "gpualert.dev/"
+STRATEGIC = "application/strategic-merge-patch+json"
+TIMEOUT_S = 2.0
+MESSAGE_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PodApi:
+    """One pod's way to its API server.
+
+    Attributes:
+        host: The server.
+        port: Its port.
+        namespace: The pod's namespace.
+        pod: The pod's name.
+        account: The directory with the service account's token and authorities.
+    """
+
+    host: str
+    port: int
+    namespace: str
+    pod: str
+    account: str = ACCOUNT
+
+    @classmethod
+    def of(cls, run: dict[str, Any]) -> PodApi | None:
+        """The way of the pod that a run was in; None outside a cluster or without a token.
+
+        Args:
+            run: The run's facts.
+        """
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        namespace, pod = run.get("namespace"), run.get("pod")
+        there = os.path.isfile(os.path.join(ACCOUNT, "token"))
+        if not host or not port.isdigit() or not namespace or not pod or not there:
+            return None
+        return cls(host, int(port), str(namespace), str(pod))
+
+    def say(self, report: dict[str, Any]) -> list[str]:
+        """Set the condition and write the Event.
+
+        Args:
+            report: The report of a run that has failed.
+
+        Returns:
+            What did not work, a line each.
+        """
+        troubles = []
+        for what, method, path, kind, body in (
+            (
+                "condition",
+                "PATCH",
+                f"/pods/{self.pod}/status",
+                "application/strategic-merge-patch+json",
+                condition(report),
+            ),
+            ("event", "POST", "/events", "application/json", self.event(report)),
+        ):
+            try:
+                status = self._ask(method, f"/api/v1/namespaces/{self.namespace}{path}", kind, body)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                troubles.append(f"{what}: {error}")
+                break  # there is no server to be had
+            if status >= 300:
+                troubles.append(f"{what}: the API server answered {status}")
+        return troubles
+
+    def event(self, report: dict[str, Any]) -> dict[str, Any]:
+        """The Event on the pod."""
+        now = _now()
+        diagnosis = report["diagnosis"]
+        return {
+            "metadata": {"generateName": f"{self.pod[:50]}.gpualert-", "namespace": self.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": self.namespace,
+                "name": self.pod,
+            },
+            "reason": "".join(part.capitalize() for part in diagnosis["class"].split("_")),
+            "message": _message(report),
+            "type": "Warning",
+            "source": {"component": "gpualert"},
+            "reportingComponent": "gpualert.dev/run",
+            "reportingInstance": self.pod[:128],
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+
+    def _ask(self, method: str, path: str, kind: str, body: dict[str, Any]) -> int:
+        with open(os.path.join(self.account, "token"), encoding="utf-8") as file:
+            token = file.read().strip()
+        context = ssl.create_default_context(cafile=os.path.join(self.account, "ca.crt"))
+        connection = http.client.HTTPSConnection(self.host, self.port, timeout=TIMEOUT_S, context=context)
+        try:
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": kind, "Accept": "application/json"}
+            connection.request(method, path, json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"), headers)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+def condition(report: dict[str, Any]) -> dict[str, Any]:
+    """The patch that sets the pod's condition ``gpualert.dev/<family>``.
+
+    Args:
+        report: The report.
+    """
+    diagnosis = report["diagnosis"]
+    row = {
+        "type": CONDITION + diagnosis["family"],
+        "status": "True",
+        "reason": diagnosis["class"],
+        "message": _message(report),
+        "lastTransitionTime": _now(),
+    }
+    return {"status": {"conditions": [row]}}
+
+
+def _message(report: dict[str, Any]) -> str:
+    diagnosis = report["diagnosis"]
+    return f"{diagnosis['class']}: {diagnosis['summary']}"[:MESSAGE_MAX]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Saying:
+    """Saying it in a thread of its own, which nobody waits for longer than a moment."""
+
+    def __init__(self, report: dict[str, Any]) -> None:
+        self.troubles: list[str] = []
+        self._api = PodApi.of(report["run"])
+        self._thread = threading.Thread(target=self._run, args=(report,), daemon=True)
+        if self._api is not None and report["diagnosis"]["class"] != "success":
+            self._thread.start()
+
+    def _run(self, report: dict[str, Any]) -> None:
+        if self._api is not None:
+            self.troubles = self._api.say(report)
+
+    def finish(self, deadline: float) -> list[str]:
+        """Wait for it; what did not work.
+
+        Args:
+            deadline: When to be done, on the monotonic clock.
+        """
+        if self._thread.ident is not None:
+            self._thread.join(max(min(deadline - time.monotonic(), 2 * TIMEOUT_S), 0))
+            if self._thread.is_alive():
+                return ["no answer in time"]
+        return self.troubles
