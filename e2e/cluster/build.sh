@@ -39,7 +39,7 @@ echo "building Kubernetes $kubernetes (minutes, once)" >&2
 version=k8s.io/component-base/version
 minor=${kubernetes#1.}
 flags="-s -w -X $version.gitVersion=v$kubernetes -X $version.gitMajor=1 -X $version.gitMinor=${minor%%.*}"
-[ -x "$bin/kube" ] || (cd "$cache/src/kube" && go mod tidy >&2 && go build -trimpath -ldflags "$flags" -o "$bin/kube" .)
+[ -x "$bin/kube" ] || (cd "$cache/src/kube" && (go mod tidy || go mod tidy) >&2 && go build -trimpath -ldflags "$flags" -o "$bin/kube" .)
 echo "building etcd $etcd" >&2
 printf 'module gpualert.dev/e2e/etcd\n\ngo 1.24.0\n' >"$cache/src/etcd/go.mod"
 [ -x "$bin/etcd" ] || (cd "$cache/src/etcd" && go get -v "go.etcd.io/etcd/server/v3@v$etcd" >&2 && go build -trimpath -ldflags "-s -w" -o "$bin/etcd" .)

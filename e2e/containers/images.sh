@@ -12,7 +12,11 @@ import() { tar -C "$1" -c . | podman import --quiet - "$2" >/dev/null; }
 debian() { # NAME SUITE PACKAGES
     podman image exists "$prefix/$1" && return
     echo "making $prefix/$1 (Debian $2)"
-    debootstrap --variant=minbase ${3:+--include=$3} "$2" "$work/$1" >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
+    for attempt in 1 2 3; do # a mirror may stumble
+        rm -rf "${work:?}/$1"
+        debootstrap --variant=minbase ${3:+--include=$3} "$2" "$work/$1" >"$work/log" 2>&1 && break
+        [ "$attempt" -lt 3 ] || { tail -20 "$work/log" >&2; exit 1; }
+    done
     rm -rf "$work/$1"/var/cache/apt/archives/*.deb "$work/$1"/var/lib/apt/lists/*
     import "$work/$1" "$prefix/$1"
     rm -rf "${work:?}/$1"
