@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def duration(seconds: float | None) -> str:
@@ -47,6 +50,18 @@ def ending(exit_facts: dict[str, Any]) -> str:
             return f"signal {number}"
     code = exit_facts.get("exit_code")
     return f"exit {code}" if isinstance(code, int) else "no exit status"
+
+
+def numbers(listed: Iterable[int]) -> str:
+    """``0-3, 7`` for 0, 1, 2, 3, 7."""
+    runs: list[list[int]] = []
+    for number in sorted(set(listed)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    parts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    return ", ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
 
 
 def printable(text: str) -> str:

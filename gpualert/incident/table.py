@@ -1,0 +1,77 @@
+"""The table of ranks: those that broke first in front, many that say the same in one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpualert.report import wording
+
+ROWS_MAX = 40
+
+
+def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """The rows of an incident's table.
+
+    Args:
+        report: The incident's report.
+
+    Returns:
+        For each row ``ranks``, ``role``, ``class``, ``ended``, ``after``, ``node`` and ``name``, all as text. Ranks in
+        the same role and with the same class and ending share a row, unless they broke first; at most ``ROWS_MAX``
+        rows, the last of which then says how many ranks are not shown.
+    """
+    grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for number, row in enumerate(report["ranks"]):
+        alone = number if row["role"] in ("root", "silent") else None
+        key = (row["role"], row["class"], row["state"], row["exit_code"], row["signal"], alone)
+        grouped.setdefault(key, []).append(row)
+    shown = [_row(group) for group in grouped.values()]
+    if report["missing"]:
+        shown.append(_blank(wording.numbers(report["missing"]), "missing", "never showed up"))
+    if len(shown) > ROWS_MAX:
+        left = len(shown) - ROWS_MAX + 1
+        shown = [*shown[: ROWS_MAX - 1], _blank("", "", f"and {left} rows more, in report.json")]
+    return shown
+
+
+def _blank(ranks: str, role: str, ended: str) -> dict[str, str]:
+    return {"ranks": ranks, "role": role, "class": "", "ended": ended, "after": "", "node": "", "name": ""}
+
+
+def _row(group: list[dict[str, Any]]) -> dict[str, str]:
+    first = group[0]
+    nodes = list(dict.fromkeys(row["node"] for row in group if row["node"]))
+    names = [str(row["name"]) for row in group]
+    known = [row["rank"] for row in group if isinstance(row["rank"], int)]
+    times = [row["after_s"] for row in group if row["after_s"] is not None]
+    after = wording.duration(min(times)) if times else ""
+    if times and max(times) - min(times) >= 1:
+        after += f" to {wording.duration(max(times))}"
+    failed = first["exit_code"] is not None or first["signal"] is not None
+    return {
+        "ranks": wording.numbers(known)
+        if len(known) == len(group)
+        else f"{len(group)} ranks"
+        if len(group) > 1
+        else "",
+        "role": str(first["role"]),
+        "class": str(first["class"] or ""),
+        "ended": wording.ending(first) if failed else str(first["state"]),
+        "after": after,
+        "node": wording.printable(", ".join(nodes[:2])) + (f" and {len(nodes) - 2} more" if len(nodes) > 2 else ""),
+        "name": wording.printable(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+    }
+
+
+def text(report: dict[str, Any]) -> str:
+    """The table for terminals and plain mails.
+
+    Args:
+        report: The incident's report.
+    """
+    head = {"ranks": "rank", "role": "role", "class": "class", "ended": "ended", "after": "after", "node": "node"}
+    listed = [head, *rows(report)]
+    columns = [key for key in (*head, "name") if any(row.get(key) for row in listed[1:])]
+    head["name"] = "name"
+    widths = {key: min(max(len(row[key]) for row in listed), 48) for key in columns}
+    return "\n".join("  ".join(row[key][:48].ljust(widths[key]) for key in columns).rstrip() for row in listed)
