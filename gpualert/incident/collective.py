@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from gpualert.incident.model import Rank
 
 _WORK = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
+_BEHIND = re.compile(r"Last enqueued NCCL work: (\d+), last completed NCCL work: (\d+)")
 ENOUGH = 2
 """How many ranks must agree before another is out of step."""
 
 
 def _waited_in(rank: Rank) -> tuple[str, ...] | None:
     finding = rank.finding
-    for text in (finding.root or "", *finding.texts) if finding else ():
-        found = _WORK.search(text)
-        if found:
-            return found.groups(default="")
-    return None
+    texts = (finding.root or "", *finding.texts) if finding else ()
+    works = (found.groups(default="") for text in texts if (found := _WORK.search(text)))
+    # A rank that has completed all that it enqueued waits in nothing: the others are in a collective it never entered.
+    idle = ((found[1],) for text in texts if (found := _BEHIND.search(text)) and found[1] == found[2])
+    return next(works, None) or next(idle, None)
 
 
 def out_of_step(ranks: Iterable[Rank]) -> Sequence[Rank]:
@@ -36,8 +37,7 @@ def out_of_step(ranks: Iterable[Rank]) -> Sequence[Rank]:
     Args:
         ranks: The ranks whose collectives timed out.
     """
-    waited = [(rank, _waited_in(rank)) for rank in ranks]
-    told = [(rank, work) for rank, work in waited if work is not None]
+    told = [(rank, work) for rank in ranks if (work := _waited_in(rank)) is not None]
     counted = Counter(work for _, work in told).most_common(2)
     if not counted or counted[0][1] < ENOUGH or (len(counted) > 1 and counted[1][1] == counted[0][1]):
         return []

@@ -1,10 +1,10 @@
 """What was seen from outside of a job, and what it means for the ranks that it concerns.
 
-Sources of the reasons: Kubernetes' node lifecycle controller (``NodeNotReady``), taint eviction (``TaintManagerEviction``,
-``DeletionByTaintManager``), eviction API (``EvictionByEvictionAPI``), scheduler (``Preempted``, ``PreemptionByScheduler``,
-``FailedScheduling``), pod garbage collector (``DeletionByPodGC``), kubelet (``Evicted``, ``TerminationByKubelet``,
-``OOMKilled``, ``ErrImagePull`` ...), Job controller (``DeadlineExceeded``); node-problem-detector and gpud set conditions
-on nodes whose names speak of GPU, Xid, NVLink or ECC; Slurm's node and job states.
+Sources of the reasons: Kubernetes' node lifecycle controller (``NodeNotReady``), taint eviction
+(``TaintManagerEviction``, ``DeletionByTaintManager``), eviction API (``EvictionByEvictionAPI``), scheduler
+(``Preempted``, ``PreemptionByScheduler``, ``FailedScheduling``), pod garbage collector (``DeletionByPodGC``), kubelet
+(``Evicted``, ``TerminationByKubelet``, ``OOMKilled``, ``ErrImagePull`` ...), Job controller (``DeadlineExceeded``);
+node-problem-detector and gpud, whose conditions on nodes speak of GPU, Xid, NVLink or ECC; Slurm's states.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def meaning(reason: str, message: str, rules: Rulebook) -> Finding | None:
     if cls is not None and cls in rules.classes:
         known = rules.classes[cls]
         text = f"{reason}: {message}" if message else f"{reason}: {known.meaning}"
-        return Finding(cls, known.family, _SURE, text[:300], None, (), None, known.advice, known.retryable, known.node_suspect)
+        return Finding(
+            cls, known.family, _SURE, text[:300], None, (), None, known.advice, known.retryable, known.node_suspect
+        )
     if not _ABOUT_GPU.search(f"{reason} {message}"):
         return None
     found = Finding.from_diagnosis(diagnose(f"{reason}: {message}\n".encode("utf-8", "replace"), rules=rules))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpualert.incident.collective import out_of_step
 from gpualert.incident.model import Finding, MachineFact, Part, Rank, Role, Verdict
-from gpualert.report.wording import numbers
+from gpualert.incident.naming import named, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,8 +65,9 @@ class _Incident:
         self.rules = rules
         self.facts = facts
         self.used: list[MachineFact] = []
-        self.ranks = [self._with_facts(rank) for rank in ranks]
         seen = {rank.rank for rank in ranks if rank.rank is not None}
+        self.ranks = [*map(self._with_facts, ranks), *self._never_started(seen)]
+        seen = {rank.rank for rank in self.ranks if rank.rank is not None}
         self.missing = tuple(n for n in range(expected or 0) if n not in seen) if seen else ()
 
     # -- what each rank says -------------------------------------------------------------------------------------------
@@ -88,6 +89,13 @@ class _Incident:
             found = replace(fact.finding, texts=tuple(text for text in texts if text)[:3])
             rank = replace(rank, finding=found, broke_at=_moved(fact.at, rank), state=state)
         return rank
+
+    def _never_started(self, seen: set[int]) -> list[Rank]:
+        """Ranks that are known by what was seen of them alone."""
+        told = {fact.rank: fact for fact in self.facts if fact.finding and fact.rank is not None}
+        unseen = [(number, fact) for number, fact in told.items() if number is not None and number not in seen]
+        self.used += [fact for _, fact in unseen]
+        return [Rank(f.name or f"rank {n}", n, f.node, "waiting", f.finding, broke_at=f.at) for n, f in unseen]
 
     def _explains(self, fact: MachineFact, rank: Rank, *, disrupts: bool) -> bool:
         """Whether a fact says more of a rank than its own log: the log shows a symptom, or nothing, and not before."""
@@ -145,7 +153,7 @@ class _Incident:
         cls = Counter(rank.finding.cls for rank in together if rank.finding).most_common(1)[0][0]
         finding = next(rank.finding for rank in together if rank.finding and rank.finding.cls == cls)
         if roots:
-            summary = f"{_named(roots)} stopped from outside ({finding.summary}), and the others broke because of it"
+            summary = f"{named(roots)} stopped from outside ({finding.summary}), and the others broke because of it"
         else:
             how_many = f"all {len(self.ranks)} ranks" if len(stopped) == len(self.ranks) else f"{len(stopped)} ranks"
             summary = f"{how_many} stopped from outside: {finding.summary}"
@@ -155,7 +163,7 @@ class _Incident:
         first = self._first_of(causes)
         assert first.finding is not None  # noqa: S101  (mypy: a cause has a finding)
         same = [rank for rank in causes if _same(rank, first)]
-        roots = [rank for rank in same if _near(rank, first)]
+        roots = _not_relayed([rank for rank in same if _near(rank, first)])
         others = [rank for rank in causes if rank not in same and self._independent(rank, first)]
         confidence = min(first.finding.confidence, 0.97)
         if others:
@@ -163,9 +171,9 @@ class _Incident:
         unknown_times = [rank for rank in causes if rank.when is None and not _same(rank, first)]
         if unknown_times and len(causes) > 1:
             confidence = min(confidence, 0.6)
-        summary = f"{_named(roots)}: {first.finding.summary}"
+        summary = f"{named(roots)}: {first.finding.summary}"
         if others:
-            told = "; ".join(f"{_named([rank])}: {rank.finding.summary}" for rank in others[:2] if rank.finding)
+            told = "; ".join(f"{named([rank])}: {rank.finding.summary}" for rank in others[:2] if rank.finding)
             summary += f"; independently of it {told}"
         followed = sum(rank not in roots and rank not in others for rank in failed)
         if followed:
@@ -193,11 +201,11 @@ class _Incident:
         mute = [rank for rank in failed if _mute(rank) and not _after(rank, first)]
         if mute:
             return self._symptoms(failed)
-        roots = [rank for rank in causes if _same(rank, first) and _near(rank, first)]
+        roots = _not_relayed([rank for rank in causes if _same(rank, first) and _near(rank, first)])
         assert first.finding is not None  # noqa: S101  (the same)
         sure = len(roots) * 2 <= len(failed) or len(roots) == len(self.ranks)
         confidence = min(first.finding.confidence, 0.8 if sure else DOUBT)
-        return self._verdict(first.finding, roots, f"{_named(roots)}: {first.finding.summary}", confidence)
+        return self._verdict(first.finding, roots, f"{named(roots)}: {first.finding.summary}", confidence)
 
     def _symptoms(self, failed: Sequence[Rank]) -> Verdict:
         """Nothing but symptoms: whoever is missing is named, and not accused."""
@@ -208,13 +216,13 @@ class _Incident:
         killed = [rank for rank in mute if rank.state == "failed"]
         if waiting and all(rank.finding for rank in waiting) and waiting[0].finding:
             found = waiting[0].finding
-            return self._verdict(found, waiting, f"{_named(waiting)} never started: {found.summary}", found.confidence)
+            return self._verdict(found, waiting, f"{named(waiting)} never started: {found.summary}", found.confidence)
         if killed and (first := _earliest(killed)) and not any(_before(rank, first) for rank in loud):
             # Ended without a word, before or with all others: it is what they noticed, though not why.
-            roots = [rank for rank in killed if _near(rank, first)]
+            roots = _not_relayed([rank for rank in killed if _near(rank, first)])
             if len(roots) < len(self.ranks) or len(roots) == 1:
                 finding = first.finding or Finding("unknown", "unknown")
-                text = f"{_named(roots)} ended first, and nothing says why: {finding.summary}"
+                text = f"{named(roots)} ended first, and nothing says why: {finding.summary}"
                 return self._verdict(replace(finding, cls=_silent_class(finding)), roots, text, DOUBT)
         suspects = [*(rank for rank in mute if rank.state == "gone"), *waiting, *quiet]
         if (suspects or self.missing) and loud:
@@ -222,8 +230,15 @@ class _Incident:
         astray = out_of_step(loud)
         if astray:
             finding = astray[0].finding or Finding("nccl_timeout", "distributed")
-            text = f"{_named(astray)} waited in another collective than the others: {finding.summary}"
+            text = f"{named(astray)} waited in another collective than the others: {finding.summary}"
             return self._verdict(finding, astray, text, DOUBT)
+        if late := _waited_for(loud):
+            finding = _commonest([rank for rank in loud if rank not in late]) or Finding("unknown", "unknown")
+            text = f"the others waited for {named(late)}, which did not come in time: {finding.summary}"
+            return self._verdict(finding, late, text, DOUBT)
+        if (lone := _alone(loud)) is not None and lone.finding is not None:
+            text = f"{named([lone])} broke first: {lone.finding.summary}"
+            return self._verdict(lone.finding, [lone], text, DOUBT)
         finding = _commonest(loud or mute) or Finding("unknown", "unknown", summary="nothing says why")
         text = f"{len(failed)} ranks ended in {finding.cls}, and none of them shows a cause: {finding.summary}"
         return self._verdict(replace(finding, suggestions=()), [], text, min(finding.confidence, DOUBT))
@@ -231,12 +246,16 @@ class _Incident:
     def _silence(self, suspects: Sequence[Rank], loud: Sequence[Rank]) -> Verdict:
         """The others wait for ranks that say nothing."""
         missing = f"rank{'s' if len(self.missing) > 1 else ''} {numbers(self.missing)}" if self.missing else ""
-        who = " and ".join(part for part in (_named(suspects) if suspects else "", missing) if part)
+        who = " and ".join(part for part in (named(suspects) if suspects else "", missing) if part)
         seen = _commonest(loud)
         noticed = f"the others ended in {seen.cls}" if seen else "the others broke"
         if self.missing and not suspects and seen is not None:
             text = f"{who} never showed up; {noticed}"
             return self._verdict(replace(seen, suggestions=()), [], text, DOUBT)
+        busy = [rank for rank in suspects if rank.state == "running" and _still_printed(rank, loud)]
+        if busy and len(busy) == len(suspects) and seen is not None:
+            text = f"the others waited for {who}, still at work elsewhere: {seen.summary}"
+            return self._verdict(seen, busy, text, DOUBT)
         finding = Finding("unknown", "unknown")
         alone = [*suspects] if len(suspects) == 1 and not self.missing else []
         text = f"{who} said nothing; {noticed}"
@@ -272,7 +291,7 @@ class _Incident:
             tuple(advice),
             finding.retryable or bool(known and known.retryable),
             node_suspect,
-            tuple(_named([rank]) for rank in silent),
+            tuple(named([rank]) for rank in silent),
         )
 
     def _role(self, rank: Rank, roots: Sequence[Rank], same: Sequence[Rank], stopped: Sequence[Rank]) -> Role:
@@ -313,6 +332,41 @@ def _hardware(rank: Rank) -> bool:
 
 def _ends_in_abort(rank: Rank) -> bool:
     return rank.finding is not None and rank.finding.cls in ABORTS
+
+
+_CRASHES = frozenset({"segfault", "native_abort", "unknown"})
+
+
+def _not_relayed(ranks: Sequence[Rank]) -> Sequence[Rank]:
+    """The ranks that crashed themselves: one that exits with 128+N, or whose launcher's table says so, passes it on."""
+    own = [r for r in ranks if r.finding is None or r.finding.cls not in _CRASHES or r.signal not in (None, 15)]
+    return own or ranks
+
+
+def _waited_for(loud: Sequence[Rank]) -> Sequence[Rank]:
+    """The few ranks that did not time out themselves, and broke only when the others had: those were waiting for them."""
+    waiting = [rank for rank in loud if _cls(rank) == "nccl_timeout"]
+    rest = [rank for rank in loud if _cls(rank) != "nccl_timeout"]
+    if not rest or len(rest) * 2 >= len(waiting):
+        return []
+    first = _earliest(waiting)
+    return rest if all(_before(first, rank) for rank in rest) else []
+
+
+def _alone(loud: Sequence[Rank]) -> Rank | None:
+    """The rank that broke long before all others and says something else; None where none did."""
+    if len(loud) < 2:
+        return None
+    first = _earliest(loud)
+    rest = [rank for rank in loud if rank is not first]
+    return first if all(_before(first, r) and not _near(first, r) and not _same(first, r) for r in rest) else None
+
+
+def _still_printed(rank: Rank, loud: Sequence[Rank]) -> bool:
+    """Whether a rank that runs still printed when the others broke."""
+    first = _earliest(loud).when
+    last = rank.last_output_at
+    return first is not None and last is not None and last - rank.skew_s >= first - DISRUPTION_S
 
 
 _SYMPTOMS = {
@@ -406,22 +460,3 @@ def _commonest(ranks: Sequence[Rank]) -> Finding | None:
         return None
     cls = Counter(_cls(rank) for rank in known).most_common(1)[0][0]
     return _earliest(rank for rank in known if _cls(rank) == cls).finding
-
-
-def _named(ranks: Sequence[Rank]) -> str:
-    """``rank 3 (gpu-17)``, ``ranks 0-7`` or the names of ranks that have no number."""
-    listed = [printed(rank) for rank in ranks]
-    nodes = list(dict.fromkeys(rank.node for rank in ranks if rank.node))
-    where = f" ({', '.join(nodes)})" if nodes and len(nodes) <= 2 else f" (on {len(nodes)} nodes)" if nodes else ""
-    if any(number is None for number in listed):
-        names = ", ".join(rank.name for rank in ranks[:4]) + (" ..." if len(ranks) > 4 else "")
-        return names + where
-    told = numbers([number for number in listed if number is not None])
-    return f"rank{'s' if len(ranks) > 1 else ''} {told}{where}"
-
-
-def printed(rank: Rank) -> int | None:
-    """A rank's number: the one that printed the decisive line where its log holds several, else its own."""
-    if rank.finding is not None and rank.finding.printed_by is not None and rank.finding.root is not None:
-        return rank.finding.printed_by
-    return rank.rank

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
 
-from gpualert.report import chart, wording
+from gpualert.report import chart, ranks, wording
 from gpualert.report.page import facts_table, headline
 
 if TYPE_CHECKING:
@@ -43,17 +43,21 @@ class Notice:
 
     @property
     def event(self) -> str:
-        """``run.failed``, ``run.succeeded``, ``run.started`` or ``run.progress``: for programs."""
+        """For programs: ``run.failed`` (``succeeded``, ``started``, ``progress``), ``incident.opened`` (``updated``)."""
         if self.kind != "ended":
             return f"run.{self.kind}"
+        if "incident" in self.report:
+            return "incident.updated" if self.report["incident"]["revision"] else "incident.opened"
         return "run.succeeded" if self.report["diagnosis"]["class"] == "success" else "run.failed"
 
     @property
     def key(self) -> str:
         """The same whenever the same thing is told, so that a duplicate can be recognised; 32 hexadecimal digits."""
         run_id = str(self.report["run"].get("run_id") or self.report["made_at"])
-        told = run_id if self.kind == "ended" else f"{run_id} {self.kind} {self.report['made_at']}"
-        return _digest(told)
+        revision = self.report.get("incident", {}).get("revision")
+        if self.kind == "ended":
+            return _digest(f"{run_id} revision {revision}" if revision else run_id)
+        return _digest(f"{run_id} {self.kind} {self.report['made_at']}")
 
     @property
     def thread(self) -> str:
@@ -89,6 +93,7 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
     where = f" on rank {rank}" if rank is not None else ""
     node = run.get("node") or (run.get("host") if where else None)
     where += f" ({one_line(str(node))[:60]})" if node else ""
+    where = ranks.where(report) if "ranks" in report else where
     took = "" if end.get("interrupted") else f" after {wording.duration(end.get('duration_s'))}"
     if kind == "started":
         what = f"started{where}"
@@ -98,7 +103,8 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
         what = f"finished{' with warnings' if diagnosis.get('warnings') else ''}{where}{took}"
     else:
         what = f"failed: {one_line(diagnosis['class'])}{where}{took}"
-    return f"[gpualert] {name} {what}"[:SUBJECT_MAX]
+    again = "update: " if report.get("incident", {}).get("revision") else ""
+    return f"[gpualert] {again}{name} {what}"[:SUBJECT_MAX]
 
 
 @lru_cache(maxsize=1)
@@ -151,6 +157,8 @@ def make(kind: Kind, report: dict[str, Any], artifacts: Sequence[Artifact], dire
         "size": wording.size,
         "sparks": _sparks(report),
         "title": title,
+        "ranks": ranks.rows(report) if "ranks" in report else [],
+        "ranks_text": ranks.text(report) if "ranks" in report else "",
     }
     name = "mail" if kind == "ended" else "running"
     text, html = (_encodable(_templates().get_template(f"{name}.{form}").render(shown)) for form in ("txt", "html"))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Any
 
 
 def duration(seconds: float | None) -> str:
@@ -52,18 +49,6 @@ def ending(exit_facts: dict[str, Any]) -> str:
     return f"exit {code}" if isinstance(code, int) else "no exit status"
 
 
-def numbers(listed: Iterable[int]) -> str:
-    """``0-3, 7`` for 0, 1, 2, 3, 7."""
-    runs: list[list[int]] = []
-    for number in sorted(set(listed)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    parts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
-    return ", ".join(parts[:8]) + (" ..." if len(parts) > 8 else "")
-
-
 def printable(text: str) -> str:
     """``text`` as one line with nothing in it that a terminal would act on."""
     return "".join(c if c.isprintable() else " " for c in text)
@@ -76,8 +61,8 @@ def failed_rank(report: dict[str, Any]) -> int | None:
         report: The report.
     """
     own = report["run"].get("rank")
-    if isinstance(own, int):
-        return own
+    if isinstance(own, int) or "ranks" in report:
+        return own if isinstance(own, int) else None
     diagnosis = report["diagnosis"]
     first = diagnosis["evidence"][0] if diagnosis and diagnosis["root"] and diagnosis["evidence"] else {}
     rank = first.get("rank")

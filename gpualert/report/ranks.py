@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpualert.incident.naming import numbers
 from gpualert.report import wording
 
 ROWS_MAX = 40
@@ -27,11 +28,35 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
         grouped.setdefault(key, []).append(row)
     shown = [_row(group) for group in grouped.values()]
     if report["missing"]:
-        shown.append(_blank(wording.numbers(report["missing"]), "missing", "never showed up"))
+        shown.append(_blank(numbers(report["missing"]), "missing", "never showed up"))
     if len(shown) > ROWS_MAX:
         left = len(shown) - ROWS_MAX + 1
         shown = [*shown[: ROWS_MAX - 1], _blank("", "", f"and {left} rows more, in report.json")]
     return shown
+
+
+def where(report: dict[str, Any]) -> str:
+    """Which ranks broke first, for a subject: `` on rank 3 (gpu-17)``, `` on ranks 0-7``, or whom nobody heard of.
+
+    Args:
+        report: The incident's report.
+    """
+    told = report["incident"]["roots"]
+    roots, names = (
+        [rank for rank in told if rank is not None],
+        [row for row in report["ranks"] if row["role"] == "root"],
+    )
+    nodes = report["incident"]["nodes"]
+    place = f" ({wording.printable(nodes[0])[:60]})" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
+    if roots and len(roots) < len(report["ranks"]):
+        return f" on rank{'s' if len(roots) > 1 else ''} {numbers(roots)}{place}"
+    if names and not roots:
+        return f" on {wording.printable(str(names[0]['name']))[:80]}{place}"
+    silent = [row["rank"] for row in report["ranks"] if row["role"] == "silent" and isinstance(row["rank"], int)]
+    quiet = [*silent, *report["missing"]] if not roots else []
+    if quiet:
+        return f", nothing heard of rank{'s' if len(quiet) > 1 else ''} {numbers(quiet)}"
+    return f" on all {len(report['ranks'])} ranks" if len(report["ranks"]) > 1 else place
 
 
 def _blank(ranks: str, role: str, ended: str) -> dict[str, str]:
@@ -49,11 +74,7 @@ def _row(group: list[dict[str, Any]]) -> dict[str, str]:
         after += f" to {wording.duration(max(times))}"
     failed = first["exit_code"] is not None or first["signal"] is not None
     return {
-        "ranks": wording.numbers(known)
-        if len(known) == len(group)
-        else f"{len(group)} ranks"
-        if len(group) > 1
-        else "",
+        "ranks": numbers(known) if len(known) == len(group) else f"{len(group)} ranks" if len(group) > 1 else "",
         "role": str(first["role"]),
         "class": str(first["class"] or ""),
         "ended": wording.ending(first) if failed else str(first["state"]),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
-from gpualert.incident.verdict import printed
+from gpualert.incident.naming import printed
 from gpualert.report import building
 
 if TYPE_CHECKING:
