@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 CERTAIN = 0.95
 TIMEOUT_CODE = 124
+ABORTS_OUTRANKED_FROM = 0.7
 STOP_WINDOW_S = 600.0
 """A stop signal that came longer than this before the end was survived."""
 NEAR_LIMIT = 0.92
@@ -130,7 +131,7 @@ def outranked_from(answer: Diagnosis | None) -> float:
     Args:
         answer: What the facts say.
     """
-    return 1.0 if answer is not None and answer.cls == "native_abort" else 2.0
+    return ABORTS_OUTRANKED_FROM if answer is not None and answer.cls == "native_abort" else 2.0
 
 
 def _by_signal(facts: Facts, rules: Rulebook) -> Diagnosis | None:

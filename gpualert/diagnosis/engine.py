@@ -26,6 +26,8 @@ PROGRESS_LINES = 2
 """How many lines of progress show that a run went on."""
 SURVIVED = 2.5
 """What a match loses that the run has survived, or that is about something beside it."""
+PROBED = 0.5
+"""What an exception loses by which a program only tried whether something is there."""
 CODE, DISTRIBUTED = "code", "distributed"
 """The families of what a program does wrong by itself, and of what ranks notice of each other."""
 NEAR_LINES = 12
@@ -88,7 +90,7 @@ class _Case:
         self.facts = facts
         self.rules = rules
         self.scan = Scan(log, rules)
-        self._progress_after: dict[int, bool] = {}
+        self._progress_after: dict[tuple[int, int | None], bool] = {}
         tables = [hit for hit in self.scan.hits if hit.rule.id == TABLE_RULE]
         self._first_rank = torchrun.first_rank(log, tables[-1].offset) if tables else None
 
@@ -145,6 +147,7 @@ class _Case:
         exact = {hit.offset for hit in self.scan.hits if hit.rule.level not in (LEVELS["generic"], LEVELS["wrapper"])}
         # Where the same line says something more exact, that an exception was raised says nothing.
         telling = [h for h in self.scan.hits if h.rule.level != LEVELS["generic"] or h.offset not in exact]
+        probing = {line for chain in final for line in traceback.probed(chain)}
         inside = [hit.rule.level for hit in telling if hit.rule.level and _around(hit, final) is not None]
         symptom = bool(inside) and max(inside) <= LEVELS["symptom"]
         for hit in telling:
@@ -162,6 +165,8 @@ class _Case:
                     level -= SURVIVED  # what the run ended in says more
                 elif self._survived(hit):
                     level -= SURVIVED
+            if hit.line in probing:
+                level -= PROBED
             listed.append(Candidate(hit, min([level, *(at - 0.1 for at in self._betters(hit))])))
         return listed
 
@@ -222,22 +227,25 @@ class _Case:
     def _final_chains(self, chains: Sequence[traceback.Chain]) -> list[traceback.Chain]:
         """The last traceback of each rank, where nothing went on after it."""
         last = {chain.rank: chain for chain in chains}
-        return [chain for chain in last.values() if not self._went_on(chain.last_line, chain.offset)]
+        return [chain for chain in last.values() if not self._went_on(chain.last_line, chain.offset, chain.rank)]
 
     def _survived(self, hit: Hit) -> bool:
-        return self._went_on(hit.line, hit.offset)
+        return self._went_on(hit.line, hit.offset, hit.rank)
 
-    def _went_on(self, line: int, offset: int) -> bool:
-        """Whether training went on after a place in the log."""
-        if line not in self._progress_after:
+    def _went_on(self, line: int, offset: int, rank: int | None) -> bool:
+        """Whether training went on after a place in the log; that another rank still trained for a while is no sign."""
+        if (line, rank) not in self._progress_after:
             shown = (
                 number
                 for number, text in self._lines_after(offset)
-                if number > 0 and _PROGRESS.search(text) and not _TROUBLE.search(text)
+                if number > 0
+                and _PROGRESS.search(text)
+                and not _TROUBLE.search(text)
+                and (rank is None or unprefixed(text)[0] in (None, rank))
             )
             # One line may have been written before, by the other stream: they are read apart.
-            self._progress_after[line] = len(list(islice(shown, PROGRESS_LINES))) == PROGRESS_LINES
-        return self._progress_after[line]
+            self._progress_after[line, rank] = len(list(islice(shown, PROGRESS_LINES))) == PROGRESS_LINES
+        return self._progress_after[line, rank]
 
     def _lines_after(self, offset: int) -> Iterable[tuple[int, str]]:
         # ``offset`` may be that of a chain's first line; what belongs to the traceback itself is no progress.
@@ -247,7 +255,7 @@ class _Case:
     def _lasts(self, hit: Hit) -> bool:
         """Whether nothing after a match shows a finite loss again."""
         return not any(
-            number > 0 and _FINITE_LOSS.search(text) and "nan" not in text.lower()
+            number > 0 and _FINITE_LOSS.search(text) and "nan" not in text.lower() and "train_runtime" not in text
             for number, text in lines_from(self.log, hit.offset, AFTER_BYTES)
         )
 

@@ -17,7 +17,7 @@ _PREFIXES = tuple(
     for pattern in (
         r"\[rank: ?(\d+)\]:?\s?",  # Lightning
         r"\[rank(\d+)\]:(?:\[[EWI]\d{3,4}[^\]]*\])?\s?",  # torch.distributed
-        r"\[(?:default|trainer|worker)(\d+)\]:\s?",  # torchrun --tee
+        r"\[(?:default|trainer|worker)?(\d+)\]:\s?",  # torchrun --tee, Intel MPI -l
         r"\[\d+,(\d+)\]<std(?:out|err)>:\s?",  # Open MPI --tag-output
         r"\[(?:pod|container)/[^\]\s]+\]\s?",  # kubectl logs --prefix
         r"\((?:[\w.:]+ )*(?:rank=(\d+) )?pid=\d+(?:, ip=[\d.]+)?\)\s?",  # Ray, vLLM

@@ -57,6 +57,35 @@ class Chain:
     exceptions: tuple[Exception_, ...]
 
 
+_PROBES = frozenset(
+    {
+        "ImportError",
+        "ModuleNotFoundError",
+        "KeyError",
+        "AttributeError",
+        "StopIteration",
+        "queue.Empty",
+        "Empty",
+        "_queue.Empty",
+    }
+)
+"""Exceptions by which programs find out whether something is there, before they do without it."""
+
+
+def probed(chain: Chain) -> list[int]:
+    """The lines of exceptions that were handled by trying another way, which then failed for a reason of its own.
+
+    Args:
+        chain: The chain; where an exception is called the direct cause of the next, it was no such trial.
+    """
+    pairs = zip(chain.exceptions, chain.exceptions[1:], strict=False)
+    return [
+        first.line
+        for first, second in pairs
+        if second.chained == DURING and first.name in _PROBES and first.name != second.name
+    ]
+
+
 def parse(log: BinaryIO, offset: int, line: int, rank: int | None) -> Chain | None:
     """The chain whose header is at ``offset``.
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 REASONS = {
     "node_lost": (
         "NotReady", "NodeNotReady", "NodeLost", "Unreachable", "NodeUnreachable", "NodeStatusUnknown", "NodeDown",
-        "Shutdown", "NodeShutdown", "Terminated", "NODE_FAIL", "DeletionByPodGC",
+        "NODE_FAIL", "DeletionByPodGC",
     ),
     "evicted": (
         "Evicted", "EvictionByEvictionAPI", "TaintManagerEviction", "DeletionByTaintManager", "Preempted", "Preempting",
         "PreemptionByScheduler", "PreemptionByKubeScheduler", "TerminationByKubelet", "Drained", "Draining",
-        "SystemOOMEvicted", "SpotInterruption", "PREEMPTED",
+        "SystemOOMEvicted", "SpotInterruption", "PREEMPTED", "NodeShutdown", "Shutdown", "Terminated",
     ),
     "terminated": ("Killing", "Deleted", "Cancelled", "CANCELLED", "TIMEOUT", "DRAINED"),
     "deadline_exceeded": ("DeadlineExceeded", "DEADLINE"),

@@ -76,8 +76,10 @@ class _Incident:
         """A rank with what was seen of it or of its node, where that says more than its own log."""
         for fact in self.facts:
             about_it = (fact.rank is not None and fact.rank == rank.rank) or (fact.name and fact.name == rank.name)
-            on_node = fact.rank is None and not fact.name and fact.node is not None and fact.node == rank.node
-            if not (about_it or on_node) or fact.finding is None or rank.state in ("succeeded", "waiting"):
+            elsewhere = fact.rank is not None or fact.name
+            on_node = not elsewhere and fact.node is not None and fact.node == rank.node
+            about_all = not elsewhere and fact.node is None
+            if not (about_it or on_node or about_all) or fact.finding is None or rank.state in ("succeeded", "waiting"):
                 continue
             disrupts = fact.finding.cls in DISRUPTED
             if not self._explains(fact, rank, disrupts=disrupts):
@@ -85,7 +87,7 @@ class _Incident:
             self.used.append(fact)
             own = rank.finding
             texts = (own.root, *own.texts) if own and own.root else ()
-            state = "failed" if rank.state == "running" and not on_node else rank.state
+            state = "failed" if rank.state == "running" and about_it else rank.state
             found = replace(fact.finding, texts=tuple(text for text in texts if text)[:3])
             rank = replace(rank, finding=found, broke_at=_moved(fact.at, rank), state=state)
         return rank
@@ -203,9 +205,12 @@ class _Incident:
             return self._symptoms(failed)
         roots = _not_relayed([rank for rank in causes if _same(rank, first) and _near(rank, first)])
         assert first.finding is not None  # noqa: S101  (the same)
-        sure = len(roots) * 2 <= len(failed) or len(roots) == len(self.ranks)
+        if len(roots) == len(failed) > 1 and first.finding.cls in ("nccl_error", "dataloader_worker"):
+            roots = []  # each blames the others
+        sure = 0 < len(roots) * 2 <= len(failed) or len(roots) == len(self.ranks)
         confidence = min(first.finding.confidence, 0.8 if sure else DOUBT)
-        return self._verdict(first.finding, roots, f"{named(roots)}: {first.finding.summary}", confidence)
+        who = named(roots) if roots else f"all {len(failed)} ranks at once"
+        return self._verdict(first.finding, roots, f"{who}: {first.finding.summary}", confidence)
 
     def _symptoms(self, failed: Sequence[Rank]) -> Verdict:
         """Nothing but symptoms: whoever is missing is named, and not accused."""
@@ -232,6 +237,10 @@ class _Incident:
             finding = astray[0].finding or Finding("nccl_timeout", "distributed")
             text = f"{named(astray)} waited in another collective than the others: {finding.summary}"
             return self._verdict(finding, astray, text, DOUBT)
+        done = [rank for rank in self.ranks if _fine(rank)]
+        if done and len(done) * 2 < len(loud) and (seen := _commonest(loud)) is not None:
+            text = f"{named(done)} had ended without error, and the others waited for it: {seen.summary}"
+            return self._verdict(seen, done, text, DOUBT)
         if late := _waited_for(loud):
             finding = _commonest([rank for rank in loud if rank not in late]) or Finding("unknown", "unknown")
             text = f"the others waited for {named(late)}, which did not come in time: {finding.summary}"
@@ -344,7 +353,7 @@ def _not_relayed(ranks: Sequence[Rank]) -> Sequence[Rank]:
 
 
 def _waited_for(loud: Sequence[Rank]) -> Sequence[Rank]:
-    """The few ranks that did not time out themselves, and broke only when the others had: those were waiting for them."""
+    """The few ranks that did not time out themselves, and broke only after the others, which waited for them."""
     waiting = [rank for rank in loud if _cls(rank) == "nccl_timeout"]
     rest = [rank for rank in loud if _cls(rank) != "nccl_timeout"]
     if not rest or len(rest) * 2 >= len(waiting):
@@ -386,11 +395,21 @@ _SYMPTOMS = {
 }
 
 
+_PASSED_ON = re.compile(
+    r"\b(?:worker|rank|actor|child|process|engine|peer|task)(?:\s|s\b|core)?.{0,40}\b(?:failed|died|exited|crashed|dead|killed)\b"
+    r"|[Bb]roken pipe|Connection reset",
+    re.IGNORECASE,
+)
+"""How an exception reads that tells of another process's end."""
+
+
 def _weight(rank: Rank) -> float:
     """How much of a cause a rank's class is: 4 the machine, 3 a cause, 2 an abort, 1 a symptom, 0 nothing."""
     finding = rank.finding
     if finding is None:
         return 0.0
+    if finding.root is not None and finding.family == "code" and _PASSED_ON.search(finding.root):
+        return 2.0
     if finding.cls in _SYMPTOMS:
         return _SYMPTOMS[finding.cls]
     if finding.family in FAMILIES or finding.cls == "oom_killer":

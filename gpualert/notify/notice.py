@@ -43,7 +43,7 @@ class Notice:
 
     @property
     def event(self) -> str:
-        """For programs: ``run.failed`` (``succeeded``, ``started``, ``progress``), ``incident.opened`` (``updated``)."""
+        """For programs: ``run.failed`` (or succeeded, started, progress), ``incident.opened`` (or updated)."""
         if self.kind != "ended":
             return f"run.{self.kind}"
         if "incident" in self.report:

@@ -38,7 +38,12 @@ def ranks(scenario: dict[str, Any]) -> list[Rank]:
         for number in _numbers(row["ranks"]):
             index = number // row.get("per_node", 1)
             node = row.get("node")
-            text = scenario["logs"].get(row.get("log") or "", "").replace("{rank}", str(number)).replace("{node}", str(index))
+            text = (
+                scenario["logs"]
+                .get(row.get("log") or "", "")
+                .replace("{rank}", str(number))
+                .replace("{node}", str(index))
+            )
             state = row["state"]
             finding = None
             if state in ("failed", "succeeded"):
@@ -56,7 +61,15 @@ def ranks(scenario: dict[str, Any]) -> list[Rank]:
 def facts(scenario: dict[str, Any]) -> list[MachineFact]:
     rules = Rulebook.load()
     return [
-        MachineFact(f["reason"], f.get("message", ""), f.get("node"), f.get("rank"), None, f.get("at"), meaning(f["reason"], f.get("message", ""), rules))
+        MachineFact(
+            f["reason"],
+            f.get("message", ""),
+            f.get("node"),
+            f.get("rank"),
+            None,
+            f.get("at"),
+            meaning(f["reason"], f.get("message", ""), rules),
+        )
         for f in scenario.get("facts", [])
     ]
 
