@@ -90,7 +90,7 @@ def test_a_server_that_misbehaves_costs_nothing_but_the_mail(
     gpualert: Gpualert, misbehaving: Callable[[Callable[[socket.socket], None]], int], name: str
 ) -> None:
     port = misbehaving(MISBEHAVIOURS[name])
-    done = fail(gpualert, environment_for(port), "--report-deadline", "3s")
+    done = fail(gpualert, environment_for(port), "--report-deadline", "8s")
     assert done.returncode == 3
     assert len(spool(done)) == 1
     own = [line for line in done.stderr.decode().splitlines() if "gpualert" in line]
