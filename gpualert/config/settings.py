@@ -138,6 +138,13 @@ class Run(Section):
     orphan_grace: Duration = 0.0
 
 
+class Group(Section):
+    """``[group]``: ranks that are told of together."""
+
+    dir: str | None = None
+    settle: Duration = 60.0
+
+
 class Report(Section):
     """``[report]``."""
 
@@ -162,6 +169,7 @@ class Settings(Section):
     webhook: Webhook = Webhook()
     artifacts: Artifacts = Artifacts()
     run: Run = Run()
+    group: Group = Group()
     report: Report = Report()
     diagnosis: Diagnosis = Diagnosis()
     dry_run: bool = Field(default=False, exclude=True)

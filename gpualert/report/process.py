@@ -20,6 +20,9 @@ from gpualert.rundir.termination import CONTAINER_LIMIT, TerminationLog, room
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpualert.config import Settings
+    from gpualert.supervisor.redaction import Redaction
+
 MAIL_MARGIN_S = 1.6
 """How long before the deadline the mail must have gone, so that the words for a person still come."""
 
@@ -33,6 +36,7 @@ class Task:
         deadline: When to be done, on the monotonic clock.
         termination_log: The termination message's file; None where there is none.
         own_bytes: How many bytes at its start are the command's own.
+        group: The directory that this rank shares with the others; None where it is told of on its own.
         progress_fd: Where to tell which steps are done; -1 for nowhere.
     """
 
@@ -41,6 +45,7 @@ class Task:
     termination_log: str | None
     own_bytes: int
     progress_fd: int
+    group: str | None = None
 
 
 class HurryError(Exception):
@@ -55,9 +60,10 @@ def parse(arguments: Sequence[str]) -> Task:
     parser.add_argument("--termination-log")
     parser.add_argument("--own-bytes", type=int, default=0)
     parser.add_argument("--progress-fd", type=int, default=-1)
+    parser.add_argument("--group")
     told = parser.parse_args(arguments)
     until = time.monotonic() + told.deadline
-    return Task(told.directory, until, told.termination_log, told.own_bytes, told.progress_fd)
+    return Task(told.directory, until, told.termination_log, told.own_bytes, told.progress_fd, told.group)
 
 
 def _containers() -> int | None:
@@ -97,7 +103,10 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
             saying = Saying(made)
     outcome = ""
     with making.step(log, "notify"):
-        outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
+        if task.group is None:
+            outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
+        else:
+            outcome = _together(task, task.group, made, settings, redaction, say)
     with making.step(log, "show"):
         text = terminal.block(made, task.directory, outcome, colour=colour)
         if text:
@@ -112,6 +121,25 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
         if not any(told["outcome"] == "spooled" for told in made["notifications"]):
             making.retry_others(task.directory, settings, task.deadline - MAIL_MARGIN_S, log)
     log.info("done")
+
+
+def _together(
+    task: Task,
+    directory: str,
+    made: dict[str, Any],
+    settings: Settings,
+    mask: Redaction,
+    say: Callable[[str], None],
+) -> str:
+    """Leave the telling to the group; where that cannot be, this rank is told of on its own."""
+    from gpualert.group import members, together  # noqa: PLC0415  (only for ranks that share a directory)
+
+    try:
+        members.note(directory, made)
+        return together.look(directory, settings, mask, task.deadline - MAIL_MARGIN_S, say).said
+    except OSError as error:
+        made["trouble"].append(f"cannot use {directory} ({error.strerror}): this rank is told of on its own")
+        return making.notify(task.directory, made, settings, mask, task.deadline - MAIL_MARGIN_S, say)
 
 
 def _tell(task: Task, step: bytes) -> None:

@@ -169,6 +169,17 @@ def close(run: Run) -> Run:
         return run  # another survivor came as far as this
     with contextlib.suppress(OSError):
         assembly.assemble(run.path)
+    facts = {**(as_interrupted(run).exit or {}), "closed_at": rfc3339(now_us())}
+    replace_file(os.path.join(run.path, EXIT), json.dumps(facts).encode() + b"\n")
+    return Run.read(run.path)
+
+
+def as_interrupted(run: Run) -> Run:
+    """A run whose supervisor died, with what can be said of its end; nothing is written.
+
+    Args:
+        run: The run.
+    """
     first, last = _last_memory(run)
     log = os.path.join(run.path, assembly.NAME)
     size, last_output = None, None
@@ -207,10 +218,8 @@ def close(run: Run) -> Run:
         "log_continued_in": None,
         "trouble": [],
         "interrupted": True,
-        "closed_at": rfc3339(now_us()),
     }
-    replace_file(os.path.join(run.path, EXIT), json.dumps(facts).encode() + b"\n")
-    return Run.read(run.path)
+    return Run(run.path, run.facts, facts)
 
 
 def mark_closed(path: str) -> None:

@@ -54,6 +54,7 @@ def conclude(run: Supervision) -> None:
         run.trouble.report(f"the disk did not answer within {DISK_PATIENCE_S:g} s: exit.json may be missing")
     if run.sweep_wanted:
         start_sweep(run)
+    _leave_group(run, facts)
     done = b"" if quiet or run.journal.directory is None else _report(run)
     if run.message is not None and reporter.MESSAGE_WRITTEN not in done:
         try:
@@ -64,6 +65,15 @@ def conclude(run: Supervision) -> None:
         _show(run, verdict)
     if posix.getpid() == 1:
         _let_sweep_end(run)
+
+
+def _leave_group(run: Supervision, facts: dict[str, object]) -> None:
+    """Tell the other ranks how this one ended; where that is not possible it is told of on its own."""
+    if run.membership is None:
+        return
+    ending = {key: facts.get(key) for key in ("exit_code", "signal", "ended_at", "duration_s", "last_output_at")}
+    if not run.membership.ended(ending):
+        run.membership = None
 
 
 def _stopped_lately(run: Supervision) -> bool:
@@ -177,7 +187,7 @@ def _may_go_unreported(run: Supervision) -> bool:
     alarmed = (counters is not None and counters["oom_kill"]) or run.trouble.lines or run.forwarded
     if alarmed or run.journal.directory is None or run.told.text("notify.when") == "always":
         return False
-    if run.told.switch("dry_run"):
+    if run.told.switch("dry_run") or (run.membership is not None and run.membership.somebody_failed()):
         return False
     return _is_quiet(f"{run.journal.directory.path}/{LOG_NAME}")
 
@@ -255,6 +265,8 @@ def _report(run: Supervision) -> bytes:
     arguments = [b"--deadline", b"%.3f" % max(deadline() - time.monotonic(), 0)]
     if run.message is not None:
         arguments += [b"--termination-log", launch.raw(run.message.path), b"--own-bytes", b"%d" % _own_bytes(run)]
+    if run.membership is not None:
+        arguments += [b"--group", launch.raw(run.membership.directory)]
     if run.streams is not None and not (run.ending and run.ending.success):
         run.streams.end_line()
     try:

@@ -85,6 +85,36 @@ def rank_facts(environment: Environment) -> dict[str, object]:
     return {"rank": None, "local_rank": None, "world_size": None, "launcher": None}
 
 
+_GROUPS = (
+    # What ranks of one job have in common; the variables of one line together make the id.
+    ("", ("GPUALERT_GROUP_ID",)),
+    ("slurm-", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ("torchrun-", ("TORCHELASTIC_RUN_ID",)),
+    ("mpi-", ("PMIX_NAMESPACE",)),
+    ("mpi-", ("OMPI_MCA_ess_base_jobid",)),
+    ("mpi-", ("PMI_JOBID",)),
+    ("job-", ("GPUALERT_JOB_UID",)),
+    ("torchrun-", ("MASTER_ADDR", "MASTER_PORT")),
+)
+_NO_ID = ("", "none")  # torchrun's --rdzv-id when nobody gave one
+_ID_MAX = 100
+
+
+def group_of(environment: Environment) -> str | None:
+    """What all ranks of this job have in common, as the name of a directory; None where nothing tells.
+
+    Sources: those of ``rank_facts``; TORCHELASTIC_RUN_ID and MASTER_* (PyTorch "torchrun"), PMIX_NAMESPACE (PMIx
+    standard), SLURM_STEP_ID (``srun``).
+    """
+    for prefix, names in _GROUPS:
+        parts = [environment.text(name) or "" for name in names]
+        if not any(part in _NO_ID for part in parts):
+            text = prefix + "-".join(parts)
+            clean = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
+            return clean[:_ID_MAX].lstrip(".") or None
+    return None
+
+
 _GPU_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NO_GPU = ("-1", "NoDevFiles", "none", "void")
 
@@ -175,6 +205,7 @@ def collect(
     facts["attempt"] = environment.number("SLURM_RESTART_COUNT") or environment.number("TORCHELASTIC_RESTART_COUNT")
     facts["slurm_job_id"] = environment.text("SLURM_JOB_ID")
     facts.update(rank_facts(environment))
+    facts["group"] = group_of(environment) if settings.text("group.dir") else None
     facts["gpus"] = gpus(environment)
     facts["cgroup"] = cgroup
     facts["options"] = {key: value for key, value in settings.given.items() if key != "log.dir"}

@@ -214,6 +214,25 @@ OPTIONS: tuple[Option, ...] = (
         off_flag="--no-env-hints",
     ),
     Option(
+        "group.dir",
+        "--group-dir",
+        "GPUALERT_GROUP_DIR",
+        "path",
+        None,
+        "DIR",
+        "A directory that all ranks of a job share: they make one report and send one mail together. Default: none, "
+        "each rank is told of on its own.",
+    ),
+    Option(
+        "group.settle",
+        "--group-settle",
+        "GPUALERT_GROUP_SETTLE",
+        "duration",
+        60.0,
+        DURATION,
+        "How long after the first failure the ranks that still live wait for each other. Default: 60s.",
+    ),
+    Option(
         "dry_run",
         "--dry-run",
         "",

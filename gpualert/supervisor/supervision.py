@@ -17,6 +17,7 @@ from gpualert.supervisor.trouble import Trouble
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpualert.supervisor.launch import LaunchError
+    from gpualert.supervisor.membership import Membership
     from gpualert.supervisor.message import Message
     from gpualert.supervisor.scribe import Scribe
     from gpualert.supervisor.settings import Settings
@@ -42,6 +43,7 @@ class Supervision:
         started_us: When gpualert started, in microseconds since 1970.
         ended_us: When the child ended.
         ended_at: The same on the monotonic clock.
+        membership: This rank's place in the directory that the ranks share; None where there is none.
         sweeper: The process that closes runs whose supervisor died; 0 while there is none.
         exact_environment: ``environment`` holds every entry that we were given.
     """
@@ -84,6 +86,7 @@ class Supervision:
         self.redaction = Redaction(secrets(environment))
         self.trouble = Trouble(self._say, self._record_trouble)
         self.scribe: Scribe | None = None
+        self.membership: Membership | None = None
         self.sweep_wanted = False
         self.sweeper = 0
         self.exact_environment = False
@@ -232,6 +235,26 @@ class Supervision:
             except RuntimeError:
                 self.scribe.inline = True
 
+        if self.told.text("group.dir"):
+            self._join_group(main)
+
+    def _join_group(self, main: int) -> None:
+        """Take this rank's place in the directory that the ranks share."""
+        directory, facts = self.journal.directory, self.journal.facts
+        parent = self.told.text("group.dir") or ""
+        if directory is None or facts.get("rank") is None or facts.get("group") is None:
+            what = "rank" if facts.get("rank") is None else "job (GPUALERT_GROUP_ID)"
+            self.trouble.report(f"--group-dir is ignored: no variable tells the {what}")
+            return
+        from gpualert.supervisor.membership import Membership  # noqa: PLC0415  (only where it is wanted)
+
+        settle = self.told.duration("group.settle") or 0
+        self.membership = Membership(_absolute(parent), facts, directory.path, settle, self.trouble)
+        try:
+            self.membership.start(lambda: signals.wake(main))
+        except RuntimeError:
+            self.membership = None
+
     def _first_chores(self) -> None:
         self.sweep_wanted = self._chores.look_around(self.journal.directory)
 
@@ -246,6 +269,9 @@ class Supervision:
                 self.pause(self._until_next_timer())
             if self.sweep_wanted and self.ending is None:
                 self._start_sweep()
+            if self.membership is not None and self.membership.due and self.ending is None:
+                self.membership.due = False
+                self._tell("group", self.membership.directory)
         self.restore_terminal()
 
     def _start_sweep(self) -> None:
@@ -394,14 +420,14 @@ class Supervision:
         if self.scribe is not None and self.launch_error is None:
             self.scribe.post("exited", exit_code=ending.exit_code, signal=ending.signal)
 
-    def _tell(self, kind: str) -> None:
+    def _tell(self, kind: str, *more: str) -> None:
         """Have somebody told how the run is doing, by a process of its own that nobody waits for."""
         if self.journal.directory is None:
             return
         from gpualert.supervisor import reporter  # noqa: PLC0415  (only where it is wanted)
 
         try:
-            reporter.start_process("running", [launch.raw(self.journal.directory.path), kind.encode()])
+            reporter.start_process("running", [*map(launch.raw, (self.journal.directory.path, kind, *more))])
         except (launch.ForkError, launch.LaunchError, OSError) as error:
             self.trouble.report(f"cannot tell how the run is doing ({error})")
 
@@ -439,6 +465,13 @@ class Supervision:
     def ended_rfc3339(self) -> str:
         """When the child ended."""
         return rfc3339(self.ended_us)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return path if path.startswith("/") else f"{posix.getcwd()}/{path}"
+    except OSError:
+        return path
 
 
 def _load_the_rest() -> None:
