@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "reading",
     "runs": "reading",
     "logs": "reading",
+    "group": "grouping",
     "attend": "attending",
     "flush": "flushing",
     "init": "initializing",
