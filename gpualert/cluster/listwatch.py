@@ -6,12 +6,12 @@ watch goes on from it, bookmarks advance it where nothing changes, and 410 means
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from gpualert.cluster.api import parse
 from gpualert.cluster.apierror import ApiError
 from gpualert.cluster.backoff import Backoff
 from gpualert.cluster.picture import Object, Picture
@@ -225,7 +225,7 @@ class ListWatch:
             ApiError: It is an error, or no event.
         """
         try:
-            event = json.loads(line)
+            event = parse(line)
             kind, raw = event["type"], event["object"]
             if kind == "ERROR":
                 status = int(raw.get("code") or 500)

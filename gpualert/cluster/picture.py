@@ -97,7 +97,7 @@ def _key(raw: Object) -> tuple[str, str]:
 
 
 def without_bookkeeping(raw: Object) -> Object:
-    """The least that a ``keep`` should do: drop who has set which field, and kubectl's copy of the manifest.
+    """The least that a ``keep`` should do: drop kubectl's copy of the manifest, and who has set which field.
 
     Args:
         raw: The object, which is changed.

@@ -127,6 +127,13 @@ def test_objects_come_as_dicts_with_the_token_sent_and_the_request_counted(serve
     assert api.requests == {("get", "pods"): 1, ("patch", "pods"): 1, ("delete", "pods"): 1, ("create", "pods"): 1}
 
 
+def test_who_has_set_which_field_is_not_kept_in_memory(server: ApiServer, api: Api) -> None:
+    server.put(f"{PODS}/a")
+    server.objects[f"{PODS}/a"]["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    assert "managedFields" not in api.get(f"{PODS}/a")["metadata"]
+    assert "managedFields" not in api.list(PODS)[0]["metadata"]
+
+
 def test_a_list_is_read_in_pages(server: ApiServer, api: Api) -> None:
     server.page = 2
     for number in range(5):
