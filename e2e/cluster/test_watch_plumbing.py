@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -13,12 +14,16 @@ from typing import Any, Self
 
 import pytest
 
+from e2e.cluster import cluster
 from e2e.cluster.jobs import PREFIX, Namespace, kubectl
 from gpualert.cluster.api import STRATEGIC_PATCH, Api
 from gpualert.cluster.apierror import ApiError
 from gpualert.cluster.lease import Lease, Times
 from gpualert.cluster.listwatch import ListWatch
 from gpualert.cluster.picture import without_bookkeeping
+
+# The cluster of these tests has a certificate that nobody has signed.
+pytestmark = pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
 
 
 @pytest.fixture
@@ -88,16 +93,61 @@ def test_pods_are_followed(namespace: Namespace, api: Api) -> None:
     assert api.requests["watch", "pods"] == 1
 
 
-def test_a_version_that_is_too_old_leads_to_a_list(namespace: Namespace, api: Api) -> None:
-    make_pod(api, namespace.name, "a")
-    with Follower(api, namespace.name) as follower:
-        namespace.until(lambda: follower.watch.synced, "the list")
-        follower.watch._version = "1"
-        assert follower.watch._stream is not None
-        follower.watch._stream.end()
-        make_pod(api, namespace.name, "b")
-        namespace.until(lambda: follower.told.count(("synced", "")) == 2, "the second list")
-        assert sorted(follower.told[2:]) == [("added", "b"), ("synced", "")]
+class SecondServer:
+    """Another API server over the same etcd, which may be killed without harm to other tests."""
+
+    def __init__(self, directory: Path) -> None:
+        first = int((cluster.WORK / "pids" / "kube-apiserver").read_text())
+        self._argv = Path(f"/proc/{first}/cmdline").read_bytes().decode().split("\0")[:-1]
+        with socket.create_server((cluster.ADDRESS, 0)) as free:
+            self._port: int = free.getsockname()[1]
+        for option, value in (("--secure-port", str(self._port)), ("--cert-dir", str(directory / "certs"))):
+            self._argv[self._argv.index(option) + 1] = value
+        config = json.loads(cluster.kubeconfig().read_text())
+        config["clusters"][0]["cluster"]["server"] = f"https://{cluster.ADDRESS}:{self._port}"
+        self.kubeconfig = directory / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(config))
+        self._log = directory / "log"
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._argv, stdout=log, stderr=log, start_new_session=True)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[SecondServer]:
+    if not (cluster.WORK / "pids" / "kube-apiserver").exists():
+        pytest.skip("only the cluster of cluster.py can have a second API server")
+    made = SecondServer(tmp_path)
+    yield made
+    made.kill()
+
+
+def test_a_server_that_is_killed_and_has_forgotten_the_version(
+    namespace: Namespace, api: Api, second: SecondServer
+) -> None:
+    for name in ("gone", "changed", "same"):
+        make_pod(api, namespace.name, name)
+    other = Api.connect(str(second.kubeconfig))
+    with Follower(other, namespace.name) as follower:
+        namespace.until(lambda: follower.watch.synced and follower.watch.lag == 0, "the watch")
+        follower.told.clear()
+        second.kill()
+        delete_pod(api, namespace.name, "gone")
+        set_phase(api, namespace.name, "changed", "Failed")
+        make_pod(api, namespace.name, "new")
+        namespace.until(lambda: follower.watch.trouble, "the loss")
+        second.start()
+        namespace.until(lambda: ("synced", "") in follower.told, "the second list")
+        assert follower.told == [("modified", "changed"), ("added", "new"), ("deleted", "gone"), ("synced", "")]
+        delete_pod(api, namespace.name, "same")
+        namespace.until(lambda: ("deleted", "same") in follower.told, "the watch")
+    other.close()
 
 
 class Proxy:
@@ -140,11 +190,11 @@ class Proxy:
 
 def test_a_cut_wire_loses_nothing(namespace: Namespace, api: Api, tmp_path: Path) -> None:
     config = json.loads(kubectl("config", "view", "--raw", "--flatten", "--minify", "-o", "json"))
-    cluster = config["clusters"][0]["cluster"]
-    server = urllib.parse.urlsplit(cluster["server"])
+    entry = config["clusters"][0]["cluster"]
+    server = urllib.parse.urlsplit(entry["server"])
     proxy = Proxy(server.hostname or "", server.port or 443)
-    cluster |= {"server": f"https://127.0.0.1:{proxy.port}", "insecure-skip-tls-verify": True}
-    cluster.pop("certificate-authority-data", None)
+    entry |= {"server": f"https://127.0.0.1:{proxy.port}", "insecure-skip-tls-verify": True}
+    entry.pop("certificate-authority-data", None)
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
     wired = Api.connect(str(tmp_path / "kubeconfig"))
     with Follower(wired, namespace.name) as follower:

@@ -175,6 +175,7 @@ class Lease:
         began, seen = self._clock(), self._seen
         # A Lease that somebody has deleted leaves its holder, who does not know yet, the time that it was promised.
         if seen and seen.holder not in ("", self.identity) and began < seen.since + self._length(seen):
+            self._hold(None)
             return
         if self._exists and seen:
             body = {"metadata": {"resourceVersion": seen.version}, "spec": self._spec(seen)}
@@ -216,12 +217,13 @@ class Lease:
         return spec
 
     def _free(self) -> None:
-        seen = self._seen
-        if seen is None or not seen.version or seen.holder != self.identity:
-            return
+        """Let another have it, where it is ours."""
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            self._api.patch(self._path, {"metadata": {"resourceVersion": seen.version}, "spec": spec})
+            if self._seen and not self._seen.version:
+                self._look()
+            if self._seen and self._seen.version and self._seen.holder == self.identity:
+                self._api.patch(self._path, {"metadata": {"resourceVersion": self._seen.version}, "spec": spec})
         except ApiError as error:
             self._tell_people(error)
 

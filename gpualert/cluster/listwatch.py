@@ -28,6 +28,7 @@ WATCH_S = 300
 _SILENCE_S = 30.0
 _SHORT_S = 1.0
 _RELIST_AFTER = 3
+_COMPLAINTS = 100
 
 
 class ListWatch:
@@ -72,6 +73,7 @@ class ListWatch:
         self._query = dict(query or {})
         self._say = say
         self._said: str | None = None
+        self._complaints: set[str] = set()
         self._backoff = backoff or Backoff()
         self._keep = keep
         self._picture = Picture(self._slim)
@@ -136,7 +138,8 @@ class ListWatch:
         """Decide what a failure means for the next attempt."""
         if error.expired:
             self._version = None
-            return
+            if not self._backoff.failures:
+                return
         # Whoever refuses a version again and again without a 410 (a restored etcd does) is asked for a list.
         self._refused = self._refused + 1 if error.status or error.reason == "BadAnswer" else 0
         if self._refused >= _RELIST_AFTER:
@@ -214,9 +217,14 @@ class ListWatch:
             lasted = time.monotonic() - opened
             if lasted > self._backoff.cap_s:
                 self._well()
-        if not events and lasted < _SHORT_S and not self._stop.is_set():
+        if events or self._stop.is_set():
+            return
+        if lasted < _SHORT_S:
             # A server or proxy that ends each watch at once must not be asked in a tight loop.
             raise ApiError(0, "Cut", f"GET {self.path} ends as soon as it is opened")
+        # A server that knows the version sends a bookmark before the end of the quietest watch. One whose etcd was put
+        # back to an older state waits without a word for a version that comes in a week.
+        self._version = None
 
     def _take(self, line: bytes) -> None:
         """One watch event.
@@ -245,7 +253,7 @@ class ListWatch:
         try:
             return self._keep(raw)
         except Exception as error:  # noqa: BLE001  (as in _tell)
-            self._tell_people(f"watching {self.path}: {metadata['name']} could not be slimmed ({error!r})")
+            self._complain(f"watching {self.path}: {metadata['name']} could not be slimmed ({error!r})")
             return least
 
     def _tell(self, changes: Iterable[Change]) -> None:
@@ -256,7 +264,13 @@ class ListWatch:
                 self._handler(kind, slim)
             except Exception as error:  # noqa: BLE001  (one change that cannot be dealt with must not end the watch)
                 name = slim.get("metadata", {}).get("name", "")
-                self._tell_people(f"watching {self.path}: {kind} {name} could not be dealt with ({error!r})")
+                self._complain(f"watching {self.path}: {kind} {name} could not be dealt with ({error!r})")
+
+    def _complain(self, line: str) -> None:
+        """Say what is wrong with one object; once, however often it changes."""
+        if self._say is not None and line not in self._complaints and len(self._complaints) < _COMPLAINTS:
+            self._complaints.add(line)
+            self._say(line)
 
     def _tell_people(self, line: str) -> None:
         if self._say is not None and line != self._said:

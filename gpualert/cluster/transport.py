@@ -63,6 +63,9 @@ def client_of(kubeconfig: str | None, context: str | None) -> kubernetes.client.
         where = file or ("the pod's service account" if os.environ.get(_IN_CLUSTER) else "~/.kube/config")
         message = f"cannot use {where} to reach Kubernetes ({error}): set KUBECONFIG, or run in a pod with a token"
         raise ApiError(0, "NotConfigured", message) from error
+    if not configuration.verify_ssl:
+        # Whoever wrote insecure-skip-tls-verify knows; urllib3 would write it on our stderr with each connection.
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     client = kubernetes.client.ApiClient(configuration)
     client.user_agent = f"gpualert/{__version__}"
     return client

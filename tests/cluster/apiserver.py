@@ -128,6 +128,8 @@ class ApiServer:
             for watch in self.watches:
                 for item in what:
                     watch.put(item)
+            if what[-1] in (CUT, END):
+                self.watches.clear()  # so that whoever waits for a watch waits for the next one
 
     def put(self, path: str, **more: Any) -> Object:
         """Make or change an object."""
@@ -299,4 +301,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = item is CUT
         finally:
             with api.lock:
-                api.watches.remove(events)
+                if events in api.watches:
+                    api.watches.remove(events)

@@ -292,6 +292,26 @@ def test_stop_ends_a_read_that_waits_over_tls(tmp_path: Path) -> None:
     server.down()
 
 
+def test_in_a_pod_its_service_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _ = over_tls(tmp_path)
+    server.put("/version")
+    (tmp_path / "token").write_text("of-the-pod")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(tmp_path / "server.pem"))
+    api = Api.connect()
+    api.get("/version")
+    assert server.requests[0].headers["Authorization"] == "bearer of-the-pod"
+    (tmp_path / "token").unlink()
+    with pytest.raises(ApiError) as caught:
+        Api.connect()
+    assert str(caught.value).startswith("cannot use the pod's service account to reach Kubernetes (")
+    api.close()
+    server.down()
+
+
 def test_no_configuration_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -364,7 +384,11 @@ def test_objects_are_slimmed_before_they_are_kept(server: ApiServer, follow: Cal
     assert follower.objects[0]["metadata"]["annotations"] == {"mine": "1"}
 
 
-@pytest.mark.parametrize("how", [CUT, END, b"{garbage", b'"a string"', b'{"type":"ADDED","object":{}}'])
+@pytest.mark.parametrize(
+    "how",
+    [CUT, END, b"{garbage", b'"a string"', b'{"type":"ADDED","object":{}}'],
+    ids=["cut", "end", "garbage", "string", "nothing"],
+)
 def test_a_watch_that_ends_goes_on_where_it_was(
     server: ApiServer, follow: Callable[..., Follower], how: object
 ) -> None:
@@ -388,7 +412,6 @@ def test_events_between_two_watches_are_not_lost(server: ApiServer, follow: Call
     watching(server)
     server.fail("watch", refusal(500, "InternalError"), Fault(0), refusal(429, "TooManyRequests", Retry_After="0"))
     server.tell(CUT)
-    wait_until(lambda: not server.watches, "the cut")
     server.put(f"{PODS}/a")
     server.remove(f"{PODS}/a")
     follower.until(("added", "a"), ("deleted", "a"))
@@ -433,6 +456,15 @@ def test_after_410_only_what_differs_is_told(server: ApiServer, follow: Callable
     follower.until(("added", "b"))
 
 
+def test_a_server_that_forgets_at_once_is_said(server: ApiServer, follow: Callable[..., Follower]) -> None:
+    server.fail("watch", *[refusal(410, "Expired")] * 3)
+    follower = follow()
+    follower.until(("synced", ""), ("synced", ""), ("synced", ""), ("synced", ""))
+    watching(server)
+    assert len(follower.said) == 1
+    assert "was answered 410" in follower.said[0]
+
+
 def test_a_version_refused_again_and_again_is_given_up(server: ApiServer, follow: Callable[..., Follower]) -> None:
     follower = follow()
     follower.until(("synced", ""))
@@ -441,6 +473,38 @@ def test_a_version_refused_again_and_again_is_given_up(server: ApiServer, follow
     server.tell(CUT)
     follower.until(("synced", ""))
     assert len(server.seen("list")) == 2
+
+
+def test_a_watch_without_even_a_bookmark_is_not_trusted(
+    server: ApiServer, follow: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listwatching, "_SHORT_S", 0)
+    server.put(f"{PODS}/a")
+    follower = follow()
+    follower.until(("added", "a"), ("synced", ""))
+    watching(server)
+    server.tell(END)
+    follower.until(("synced", ""))
+    watching(server)
+    server.bookmark()
+    wait_until(lambda: follower.watch.last_event_at, "the bookmark")
+    server.tell(END)
+    wait_until(lambda: len(server.seen("watch")) == 3, "the third watch")
+    assert len(server.seen("list")) == 2
+
+
+def test_a_watch_that_is_ended_as_soon_as_it_is_opened_is_not_asked_in_haste(
+    server: ApiServer, follow: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listwatching, "_SHORT_S", 3600)
+    follower = follow()
+    follower.until(("synced", ""))
+    for _ in range(3):
+        watching(server)
+        server.tell(END)
+    wait_until(lambda: follower.said, "a line")
+    assert "ends as soon as it is opened" in follower.said[0]
+    assert len(server.seen("list")) == 1
 
 
 def test_a_server_that_is_away_is_waited_for_and_said_once(server: ApiServer, follow: Callable[..., Follower]) -> None:
@@ -676,6 +740,27 @@ def test_a_lease_that_somebody_deletes_is_left_to_its_holder(server: ApiServer, 
     clock.now += 15
     attempt(two)
     assert (one.held, two.held) == (False, True)
+
+
+def test_a_lease_taken_by_force_is_given_up_when_noticed(server: ApiServer, api: Api) -> None:
+    clock = Clock()
+    one, _ = pair(api, clock)
+    attempt(one)
+    server.put(f"{LEASES}/watch", spec={"holderIdentity": "somebody", "leaseDurationSeconds": 15})
+    clock.now += 5
+    attempt(one)  # 409
+    attempt(one)
+    assert (one.held, one.holder) == (False, "somebody")
+
+
+def test_a_lease_is_freed_also_after_a_renewal_that_failed(server: ApiServer, api: Api) -> None:
+    lease = Lease(api, "ml", "watch", times=Times(lease_s=3600, lost_s=3000, renew_s=0.01, retry_s=3600))
+    lease.start()
+    assert lease.wait()
+    server.fail("patch", Fault(effective=True))
+    wait_until(lambda: lease._said, "the failure")
+    lease.stop()
+    assert server.objects[f"{LEASES}/watch"]["spec"]["holderIdentity"] == ""
 
 
 def test_stopping_hands_it_over(server: ApiServer, api: Api) -> None:
