@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "reading",
     "runs": "reading",
     "logs": "reading",
+    "watch": "watching",
     "group": "grouping",
     "attend": "attending",
     "flush": "flushing",

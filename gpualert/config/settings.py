@@ -145,6 +145,20 @@ class Group(Section):
     settle: Duration = 60.0
 
 
+class Watch(Section):
+    """``[watch]``: the watcher in a cluster."""
+
+    namespaces: Listed = []
+    only: Literal["jobs", "gpus", "labelled"] = "jobs"
+    cluster: str | None = None
+    settle: Duration = 60.0
+    settle_most: Duration = 600.0
+    unschedulable_after: Duration = 600.0
+    per_hour: Annotated[int, Field(ge=0)] = 20
+    digest_every: Duration = 900.0
+    label_nodes: bool = False
+
+
 class Report(Section):
     """``[report]``."""
 
@@ -170,6 +184,7 @@ class Settings(Section):
     artifacts: Artifacts = Artifacts()
     run: Run = Run()
     group: Group = Group()
+    watch: Watch = Watch()
     report: Report = Report()
     diagnosis: Diagnosis = Diagnosis()
     dry_run: bool = Field(default=False, exclude=True)

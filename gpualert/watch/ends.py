@@ -100,7 +100,7 @@ def lives(pod: Object) -> list[Life]:
 
 
 def machine_line(message: str) -> dict[str, Any] | None:
-    """gpualert's JSON at the end of a termination message; a forged one says no more than a forged log would.
+    """The JSON at the end of a termination message; a forged one says no more than a forged log would.
 
     Args:
         message: The message.
@@ -243,7 +243,7 @@ def _kubelets(state: Object) -> str:
 
 
 def _summary(state: Object, cls: str) -> str:
-    """gpualert's own summary, from the first line: ``<class>: <summary> (exit 1)``."""
+    """The summary in a termination message, from its first line: ``<class>: <summary> (exit 1)``."""
     for line in _kubelets(state).splitlines():
         if line.startswith(f"{cls}: "):
             text = line[len(cls) + 2 :]

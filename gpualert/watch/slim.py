@@ -93,7 +93,7 @@ def _world_size(container: Object) -> int | None:
 
 def _is_wrapped(container: Object) -> bool:
     command = [str(part) for part in [*(container.get("command") or []), *(container.get("args") or [])][:2]]
-    return bool(command) and command[0].rpartition("/")[2] == "gpualert"
+    return bool(command) and str(command[0]).rpartition("/")[2] == "gpualert"
 
 
 def _container(row: Object) -> Object:
@@ -117,7 +117,7 @@ def _state(state: Any) -> Object:
 
 def _is_stuck(row: Object) -> bool:
     state = row["state"]
-    return state.get("kind") == "waiting" or (state.get("kind") == "terminated" and state.get("exitCode") != 0)
+    return state.get("kind") == "waiting" or bool(state.get("kind") == "terminated" and state.get("exitCode") != 0)
 
 
 def job(raw: Object) -> Object:
