@@ -44,7 +44,7 @@ SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=1,bf_hetjo
 MailProg=/bin/true
 MinJobAge=3600
 KillWait=2
-ReturnToService=2
+ReturnToService=1
 SlurmdParameters=config_overrides
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=16 RealMemory=2000
 NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=16 RealMemory=2000

@@ -219,6 +219,14 @@ def test_an_array_is_one_mail_with_a_table_of_its_tasks(bench: Bench) -> None:
     assert bench.watch(f"{job}_[0-1]").returncode == 0
 
 
+def test_of_an_array_s_tasks_those_that_say_why_come_first(bench: Bench) -> None:
+    script = f'[ $SLURM_ARRAY_TASK_ID = 2 ] && {{ echo "{OOM}"; exit 1; }}; [ $SLURM_ARRAY_TASK_ID = 3 ] || kill -9 $$'
+    report = bench.report(bench.submit(script, "--array=0-3"))
+    assert (report["diagnosis"]["class"], report["incident"]["roots"]) == ("cuda_oom", [2, 0, 1])
+    assert report["diagnosis"]["summary"].startswith("3 of 4 tasks failed; task 2: CUDA out of memory")
+    assert "; tasks 0-1: ended by SIGKILL" in report["diagnosis"]["summary"]
+
+
 def test_the_task_that_broke_first_is_named_by_the_logs_of_all_tasks(bench: Bench) -> None:
     script = (
         f"cat > task.sh <<'END'\nif [ $SLURM_PROCID = 2 ]; then echo '{OOM}'; exit 1; fi\n"
@@ -252,6 +260,12 @@ def test_a_task_that_is_killed_without_a_word_is_named_by_what_srun_says(bench: 
     report = bench.report(bench.submit(script, "-n4"))
     assert report["incident"]["roots"] == [3]
     assert {row["rank"]: row["signal"] for row in report["ranks"]}[3] == 9
+
+
+def test_a_task_that_fails_without_a_word_is_named_also_where_all_share_a_log(bench: Bench) -> None:
+    report = bench.report(bench.submit("srun bash -c 'echo step 1; exit $((SLURM_PROCID == 1))'", "-n3"))
+    assert (report["diagnosis"]["class"], report["run"]["rank"]) == ("unknown", 1)
+    assert "task 1 on node1 ended first (exit 1), and its output does not say why" in report["diagnosis"]["summary"]
 
 
 def test_the_components_of_a_heterogeneous_job_are_one_job(bench: Bench) -> None:

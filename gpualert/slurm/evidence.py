@@ -247,6 +247,8 @@ class _Case:
         if not record.well and (outside or (record.exit_code == 0 and not oom)):
             facts = Facts()  # its status is what Slurm's end of it made
         finding, log = self._diagnosed(self.batch, facts)
+        if finding.cls in MUTE and not beside and not record.well:
+            finding = self._by_ends(finding)
         name = "batch script" if beside else record.label
         if log.path:
             self.shown[name] = self.shown.pop(log.path, Shown(log.path, None))
@@ -272,6 +274,19 @@ class _Case:
                 gpus=None if beside else sum(one.gpus or 0 for one in self.records) or None,
             )
         ]
+
+    def _by_ends(self, finding: Finding) -> Finding:
+        """What a log that does not say why still tells: which of its tasks ended badly, in the order that srun told."""
+        if not self.ends or sum(one.tasks for one in self.records) < 2:
+            return finding
+        first = next(iter(self.ends))
+        end = self.ends[first]
+        how = wording.ending({"exit_code": end.exit_code, "signal": end.signal})
+        others = f", then {len(self.ends) - 1} more" if len(self.ends) > 1 else ""
+        text = f"task {first} on {end.node} ended first ({how}{others}), and its output does not say why"
+        # Tasks that end at about the same time are told in any order.
+        alone = first if len(self.ends) == 1 else None
+        return replace(finding, summary=text, printed_by=alone)
 
     def _diagnosed(self, logs: Sequence[LogFile], facts: Facts) -> tuple[Finding, LogFile]:
         """What the logs of one rank say; of several (output and errors apart) the one that says most."""

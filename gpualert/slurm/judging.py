@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpualert.incident import Finding, Part, Rank, Verdict, judge
-from gpualert.incident.naming import named, numbers, printed
+from gpualert.incident.naming import numbers, printed
 from gpualert.report.incident import Job, stamp
 from gpualert.slurm import evidence
 from gpualert.slurm.record import UNSEEN
@@ -111,9 +111,10 @@ def judged(
 
 def _plain(verdict: Verdict) -> Verdict:
     """A verdict on a job with one log, without the name in front of what it says: there is nothing to tell apart."""
-    if len(verdict.parts) != 1 or printed(verdict.parts[0].rank) is not None:
+    finding = verdict.parts[0].rank.finding if len(verdict.parts) == 1 else None
+    if finding is None or not finding.summary or printed(verdict.parts[0].rank) is not None:
         return verdict
-    return replace(verdict, summary=verdict.summary.removeprefix(f"{named([verdict.parts[0].rank])}: "))
+    return replace(verdict, summary=finding.summary)
 
 
 def _job(asked: JobId, records: Sequence[Record]) -> Job:
@@ -134,7 +135,7 @@ def _array(job: Job, records: Sequence[Record], known: _Known) -> Judged:
     """An array: its tasks know nothing of each other, so none of them broke because of another."""
     parts: list[Part] = []
     verdicts: list[Verdict] = []
-    shown: Shown | None = None
+    shown: dict[str, Shown | None] = {}
     trouble: list[str] = []
     for record in records:
         if record.well:
@@ -154,9 +155,10 @@ def _array(job: Job, records: Sequence[Record], known: _Known) -> Judged:
             rank = replace(rank, log=one.shown.path)
         parts.append(Part(rank, "root", verdict.cls))
         verdicts.append(verdict)
-        shown = shown or one.shown
+        shown[rank.name] = one.shown
         trouble += one.trouble
-    return Judged(job, _together(parts, verdicts, known.rules), shown, None, tuple(dict.fromkeys(trouble))[:8])
+    together = _together(parts, verdicts, known.rules)
+    return Judged(job, together, shown[together.roots[0].name], None, tuple(dict.fromkeys(trouble))[:8])
 
 
 def _one_task(record: Record, known: _Known) -> Judged:
@@ -190,13 +192,14 @@ def _task(record: Record, finding: Finding | None, known: Rank | None = None) ->
 
 
 def _together(parts: Sequence[Part], verdicts: Sequence[Verdict], rules: Rulebook) -> Verdict:
-    """One verdict for the tasks that failed: their commonest class, and each other one by an example."""
+    """One verdict for the tasks that failed: the commonest class that says why, and each other one by an example."""
     counted = Counter(verdict.cls for verdict in verdicts)
+    classes = sorted(counted, key=lambda each: (each in evidence.MUTE, -counted[each]))
     broken = [part.rank for part in parts if part.role == "root"]
-    cls = counted.most_common(1)[0][0]
+    cls = classes[0]
     chief = next(verdict for verdict in verdicts if verdict.cls == cls)
     examples = []
-    for each, _ in counted.most_common(NAMED_MAX):
+    for each in classes[:NAMED_MAX]:
         ranks = [rank for rank in broken if rank.finding and rank.finding.cls == each]
         known = [rank.rank for rank in ranks if rank.rank is not None]
         who = f"task{'s' if len(known) > 1 else ''} {numbers(known)}" if known else ranks[0].name
@@ -204,7 +207,7 @@ def _together(parts: Sequence[Part], verdicts: Sequence[Verdict], rules: Ruleboo
     more = f"; and {len(counted) - NAMED_MAX} classes more" if len(counted) > NAMED_MAX else ""
     summary = f"{len(broken)} of {len(parts)} tasks failed; {'; '.join(examples)}{more}"
     known_class = rules.classes.get(cls)
-    ordered = sorted(parts, key=lambda part: part.role != "root")
+    ordered = sorted(parts, key=lambda part: (part.role != "root", part.cls != cls))
     return Verdict(
         cls,
         known_class.family if known_class else chief.family,

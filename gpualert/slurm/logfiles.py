@@ -100,20 +100,18 @@ def find(pattern: str, record: Record, *, batch: bool = False) -> list[LogFile]:
     Returns:
         Those that exist and were written since the job started.
     """
-    if "\\" in pattern:
-        pattern, literal = pattern.replace("\\", ""), True
+    place = "" if pattern.startswith("/") else os.path.join(record.work_dir or "/", "")
+    if "\\" in pattern:  # nothing in it is a pattern then
+        plain = pattern.replace("\\", "")
+        wild, exact = glob.escape(plain), re.escape(plain)
     else:
-        literal = False
-    path = os.path.join(record.work_dir or "/", pattern)
-    if literal:
-        names, exact = [path], re.escape(path)
-    else:
-        wild, exact = _forms(path, record, {"t": "0", "n": "0", "s": "batch"} if batch else {})
-        names = sorted(glob.iglob(wild))[:FILES_MAX] if glob.has_magic(wild) else [path if "%" not in path else wild]
+        wild, exact = _forms(pattern, record, {"t": "0", "n": "0", "s": "batch"} if batch else {})
     found = []
-    for name in names:
-        match = re.fullmatch(exact, name)
-        parts = match.groupdict() if match else {}
+    for name in sorted(glob.iglob(glob.escape(place) + wild))[:FILES_MAX]:
+        match = re.fullmatch(re.escape(place) + exact, name)
+        if match is None:
+            continue
+        parts = match.groupdict()
         task = parts.get("t") or parts.get("n")
         try:
             info = os.stat(name)
