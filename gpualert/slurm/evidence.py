@@ -304,6 +304,9 @@ class _Case:
         if best is None:
             finding = Finding.from_diagnosis(diagnose(b"", facts, rules=self.rules))
             return finding, logs[0] if logs else LogFile("")
+        if self.first.state == "NODE_FAIL" and best[1].cls == "node_lost":
+            # Slurm's own line, which may come before or after we read: what it says of the node is known better.
+            return Finding("unknown", "unknown"), best[2]
         return best[1], best[2]
 
     # -- from outside --------------------------------------------------------------------------------------------------

@@ -142,6 +142,16 @@ def test_what_is_said_of_a_drained_node_s_gpu_explains_a_symptom_on_it(tmp_path:
     assert (judged.cls, judged.family, judged.node_suspect) == ("gpu_lost", "hardware", True)
 
 
+def test_what_was_said_of_a_failed_node_s_gpu_outranks_slurm_s_own_line_in_the_log(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        batch="slurmstepd: error: *** JOB 42 ON gpu01 CANCELLED AT 2026-12-02T09:33:02 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n",
+    )
+    down = Node("gpu01", "DOWN", "NVRM: Xid 79, GPU has fallen off the bus", NOW - 1)
+    assert verdict(job(tmp_path, state="NODE_FAIL", exit_code=None), nodes=[down])[0].cls == "gpu_lost"
+    assert verdict(job(tmp_path, state="NODE_FAIL", exit_code=None))[0].cls == "node_lost"
+
+
 def test_a_node_that_was_drained_at_another_time_or_for_another_job_says_nothing(tmp_path: Path) -> None:
     write(tmp_path, batch=f"{WATCHDOG}\n")
     text = "NHC: GPU 3 has fallen off the bus"
