@@ -25,6 +25,7 @@ COMMANDS = {
     "logs": "reading",
     "watch": "watching",
     "group": "grouping",
+    "slurm": "slurm",
     "attend": "attending",
     "flush": "flushing",
     "init": "initializing",

@@ -33,6 +33,7 @@ class Job:
         attempt: Which attempt, from 0.
         where: Where its logs are, in words.
         revision: How often the verdict has changed since it was told first.
+        unit: What its parts are called: ``rank``, or ``task`` where they know nothing of each other.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Job:
     attempt: int = 0
     where: str = ""
     revision: int = 0
+    unit: str = "rank"
 
 
 def stamp(seconds: float | None) -> str | None:
@@ -82,6 +84,7 @@ def build(
             "kind": job.kind,
             "attempt": job.attempt,
             "revision": job.revision,
+            "unit": job.unit,
             "broke_at": stamp(broke),
             "roots": [printed(rank) for rank in verdict.roots],
             "nodes": list(verdict.nodes),
