@@ -62,7 +62,7 @@ class Watching:
         self.namespace, self.server = namespace, server
         self.log = directory / "watch.log"
         config = directory / "config.toml"
-        config.write_text('[watch]\nsettle = "8s"\nunschedulable_after = "5s"\n')
+        config.write_text('[watch]\nsettle = "20s"\nunschedulable_after = "5s"\n')
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUALERT")}
         environment |= {
             "GPUALERT_EMAIL_TO": "oncall@example.org", "GPUALERT_SMTP_HOST": "127.0.0.1", "PYTHONWARNINGS": "ignore",

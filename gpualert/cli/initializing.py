@@ -78,6 +78,21 @@ TEMPLATE = """\
 
 [kubernetes]
 # termination_log = "/dev/termination-log"
+
+[group]
+# dir = "/shared/gpualert"        # ranks that share it make one report and send one mail
+# settle = "60s"                  # after the first failure, for ranks that live on
+
+[watch]
+# namespaces = []                 # default: all
+# only = "jobs"                   # or "gpus", "labelled"
+# cluster = "gpu-east"            # what mails call it
+# settle = "60s"                  # how long an incident must stand still
+# settle_most = "10m"             # at the latest so long after the first failure
+# unschedulable_after = "10m"
+# per_hour = 20                   # mails of a namespace; more come as a digest
+# digest_every = "15m"
+# label_nodes = false             # gpualert.dev/suspect on nodes whose hardware is suspect
 """
 
 

@@ -28,7 +28,7 @@ class Ranks:
         self.group = place / "shared"
         self.started: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, rank: int, script: str, **more: str) -> subprocess.Popen[bytes]:
+    def start(self, rank: int, script: str, *, prefix: tuple[str, ...] = (), **more: str) -> subprocess.Popen[bytes]:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("GPUALERT", "SLURM", "PMI", "OMPI"))},
             "RANK": str(rank), "WORLD_SIZE": str(self.size), "LOCAL_RANK": str(rank), "TORCHELASTIC_RUN_ID": "job-7",
@@ -36,7 +36,7 @@ class Ranks:
             "GPUALERT_EMAIL_TO": "oncall@example.org", "GPUALERT_SMTP_HOST": "127.0.0.1", "GPUALERT_SMTP_PORT": str(self.server.port),
             "GPUALERT_SMTP_SECURITY": "none", **more,
         }  # fmt: skip
-        command = [PYTHON, "-m", "gpualert", "run", "--name", "llama", "--", "sh", "-c", script]
+        command = [*prefix, PYTHON, "-m", "gpualert", "run", "--name", "llama", "--", "sh", "-c", script]
         process = subprocess.Popen(
             command, env=environment, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -163,3 +163,25 @@ def test_a_shared_directory_that_cannot_be_written_costs_only_the_togetherness(r
     assert process.wait(PATIENCE_S) == 1
     assert "this rank is told of on its own" in ranks.said(0)
     assert len(ranks.mails) == 1
+
+
+@pytest.mark.root
+def test_ranks_on_two_hosts(ranks: Ranks) -> None:
+    """Two hosts as far as one machine can be two: network, host name, processes and IPC of their own, one directory."""
+    hosts = ("unshare", "--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc")
+    for rank in range(4):
+        script = f"sleep 1; {OOM}" if rank == 3 else f"sleep 3; {LOST}"
+        # Without a network there is no mail server to reach: the incident's mail waits in the shared directory.
+        ranks.start(
+            rank, script, prefix=(*hosts, "sh", "-c", f'hostname node-{rank // 2}; exec "$@"', "sh"), NODE_NAME=""
+        )
+    assert set(ranks.wait().values()) == {1}
+    report = ranks.report()
+    assert (report["diagnosis"]["class"], report["incident"]["roots"], report["incident"]["nodes"]) == (
+        "cuda_oom",
+        [3],
+        ["node-1"],
+    )
+    assert [row["node"] for row in report["ranks"]] == ["node-1", "node-0", "node-0", "node-1"]
+    (mail,) = ranks.group.glob("*/0/incident/mail/*.eml")
+    assert b"cuda_oom on rank 3 (node-1)" in mail.read_bytes()
