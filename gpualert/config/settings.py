@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from gpualert.supervisor.values import parse_duration, parse_size
+from gpualert.supervisor.values import listed, parse_duration, parse_size
 
 
 def _duration(value: Any) -> Any:
@@ -32,7 +32,7 @@ def _size(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     """A list from a text with commas."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    return listed(value) if isinstance(value, str) else value
 
 
 def _urls(value: Any) -> Any:
