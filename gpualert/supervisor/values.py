@@ -134,6 +134,8 @@ def check_value(option: Option, value: object) -> object:
 
 
 def quoted(text: str) -> str:
-    """``text`` short enough, and safe enough, for one line on a terminal."""
+    """``text`` short enough, and safe enough, for one line on a terminal; of an address, which may be a secret, a part."""
+    scheme, is_address, _ = text.partition("://")
+    text = f"{scheme}://..." if is_address else text
     shown = text if len(text) <= 60 else text[:57] + "..."
     return "'" + "".join(c if c.isprintable() else "?" for c in shown) + "'"

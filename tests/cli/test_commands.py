@@ -210,6 +210,37 @@ def test_check_is_strict_and_names_everything(tmp_path: Path) -> None:
     assert call("check", "--config", str(good)).stdout == b"the configuration is right\n"
 
 
+def test_check_shows_no_address_that_is_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '[notify]\nurls = ["slack://T0K3NA/T0K3NB/T0K3NC/#ml", "T0K3N"]\nwhen = "ntfy://T0K3N"\n'
+        '[webhook]\nurl = "https://user:T0K3N@hooks.example.org:8443/T0K3N?T0K3N=1"\n'
+    )
+    done = call("check", "--config", str(path), "--format", "json", env={"GPUALERT_TTY": "slack://T0K3N"})
+    settings = json.loads(done.stdout)["settings"]
+    assert settings["notify"]["urls"] == ["slack://[masked]", "[masked]"]
+    assert settings["webhook"]["url"] == "https://hooks.example.org:8443/[masked]"
+    words = call("check", "--config", str(path), env={"GPUALERT_TTY": "slack://T0K3N"})
+    assert words.returncode == 1
+    assert b"T0K3N" not in done.stdout + done.stderr + words.stdout + words.stderr
+    for url, shown in (
+        ("http://127.0.0.1:80", "http://127.0.0.1:80"), ("http://T0K3N@h/", "http://h/[masked]"), ("T0K3N", "[masked]"),
+        ("http://[T0K3N", "[masked]"), ("http://h?T0K3N", "http://h/[masked]"), ("http://h:T0K3N/", "[masked]"),
+    ):  # fmt: skip
+        checked = call("check", "--format", "json", env={"GPUALERT_CONFIG": os.devnull, "GPUALERT_WEBHOOK_URL": url})
+        assert json.loads(checked.stdout)["settings"]["webhook"]["url"] == shown
+    settings, _ = config.load({"GPUALERT_CONFIG": str(path)})
+    assert "T0K3N" not in repr(settings)
+    assert settings.webhook.url == "https://user:T0K3N@hooks.example.org:8443/T0K3N?T0K3N=1"
+
+
+def test_an_address_in_a_wrong_variable_is_not_said(plain: Gpualert) -> None:
+    done = plain.run(["true"], env={"GPUALERT_NOTIFY": "slack://T0K3NA/T0K3NB"})
+    assert "not 'slack://...'" in done.said[0]
+    for path in done.run_dir.rglob("*"):
+        assert not path.is_file() or b"T0K3N" not in path.read_bytes(), path
+
+
 def test_every_command_has_help_with_what_it_takes() -> None:
     commands = [
         "run",
