@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -112,6 +113,9 @@ def test_runs_lists_the_newest_first(two_runs: Gpualert) -> None:
     ]  # fmt: skip
     table = call("runs", "--log-dir", str(two_runs.log_dir), "--limit", "1").stdout.decode().splitlines()
     assert table[0].split() == ["STARTED", "TOOK", "EXIT", "CLASS", "RUN"]
+    assert call("runs", "--log-dir", str(two_runs.log_dir), "--limit", "1", "--format", "text").stdout.decode() == (
+        "\n".join(table) + "\n"
+    )
     assert len(table) == 2
     assert "cuda_oom" in table[1]
 
@@ -165,6 +169,48 @@ def test_logs_are_the_bytes_or_one_stream_or_timed(two_runs: Gpualert) -> None:
     timed = call("logs", path, "--stream", "stdout", "--timestamps").stdout.decode().splitlines()
     assert [line.split(" ", 1)[1] for line in timed] == ["out", "out2"]
     assert all(line[:4].isdigit() and line[26] == "Z" for line in timed)
+
+
+def test_logs_are_objects_a_line(plain: Gpualert) -> None:
+    script = r"printf 'caf\303\251 \033[2J\302\233 \377\n'; printf 'no end' >&2"
+    path = str(plain.run(["sh", "-c", script]).run_dir)
+    done = call("logs", path, "--format", "json")
+    rows = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda row: str(row["stream"]))
+    assert [(row["stream"], row["text"]) for row in rows] == [
+        ("stderr", "no end"), ("stdout", "caf\xe9 \x1b[2J\x9b \ufffd"),
+    ]  # fmt: skip
+    assert all(row["at"][:4].isdigit() and row["at"].endswith("Z") for row in rows)
+    assert not any(c in done.stdout.decode() for c in "\x1b\x9b")
+    only = call("logs", path, "--format", "json", "--stream", "stderr")
+    assert [json.loads(line)["text"] for line in only.stdout.splitlines()] == ["no end"]
+
+
+def test_where_no_line_is_decisive_the_report_shows_the_last_ones(plain: Gpualert) -> None:
+    script = "for i in $(seq 40); do echo step $i of a quiet job; done; exit 3"
+    done = plain.run(["sh", "-c", script])
+    assert done.json("report.json")["diagnosis"]["class"] == "unknown"
+    text = call("report", str(done.run_dir)).stdout.decode()
+    shown = text.partition("\nthe last lines\n")[2].partition("\n\n")[0].splitlines()
+    assert shown == [f"  step {number} of a quiet job" for number in range(26, 41)]
+
+
+def test_attend_says_what_it_has_closed(plain: Gpualert) -> None:
+    started = plain.start(["sh", "-c", "echo $$; exec sleep 600"])
+    started.wait_for(b"\n")
+    path = run_dirs(plain.log_dir)[0]
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.process.wait()
+    os.kill(int((path / "output.log").read_bytes()), signal.SIGKILL)
+    argv = [PYTHON, "-I", "-m", "gpualert", "attend", "--log-dir", str(plain.log_dir), "--every", "0.2", "--format", "json"]
+    attending = subprocess.Popen(argv, env=plain._environment(None), stdout=subprocess.PIPE)
+    assert attending.stdout is not None
+    told = json.loads(attending.stdout.readline())
+    attending.terminate()
+    assert attending.communicate(timeout=60)[0] == b""
+    report = json.loads((path / "report.json").read_text())
+    assert told == {
+        "run_id": path.name, "class": "lost", "summary": report["diagnosis"]["summary"], "path": str(path),
+    }  # fmt: skip
 
 
 def test_logs_follows_a_run_to_its_end(plain: Gpualert) -> None:
