@@ -234,6 +234,7 @@ class Supervision:
                 self.scribe.inline = True
 
     def _first_chores(self) -> None:
+        self._chores.keep_fingerprints(self.journal.directory, self.redaction.values)
         self.sweep_wanted = self._chores.look_around(self.journal.directory)
 
     # -- while the child lives -----------------------------------------------------------------------------------------
