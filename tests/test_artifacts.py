@@ -165,7 +165,13 @@ def test_a_directory_is_the_same_by_whichever_links_somebody_came(tmp_path: Path
     link.symlink_to(real)
     (real / "sub" / "m.json").write_text("{}")
     for root in (real, link):
-        for pattern in ("link/sub/*.json", "link/**/*.json", "link/sub/m.json", "link/{sub,x}/*.json", "re[a]l/sub/m.*"):
+        for pattern in (
+            "link/sub/*.json",
+            "link/**/*.json",
+            "link/sub/m.json",
+            "link/{sub,x}/*.json",
+            "re[a]l/sub/m.*",
+        ):
             assert _fates([str(tmp_path / pattern)], root) == {"sub/m.json": "attached"}, (root, pattern)
         assert _fates([str(tmp_path / "*.json")], root) == {str(tmp_path / "*.json"): "outside_root"}
 

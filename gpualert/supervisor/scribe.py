@@ -131,7 +131,12 @@ class Scribe:
 
     def _close(self, last: Callable[[], None]) -> None:
         for step in (
-            self._write_events, self._take_sample, self._record_kills, self._watch_log, last, self._write_events,
+            self._write_events,
+            self._take_sample,
+            self._record_kills,
+            self._watch_log,
+            last,
+            self._write_events,
         ):
             self._attempt(step)
 

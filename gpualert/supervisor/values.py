@@ -134,7 +134,7 @@ def check_value(option: Option, value: object) -> object:
 
 
 def quoted(text: str) -> str:
-    """``text`` short enough, and safe enough, for one line on a terminal; of an address, which may be a secret, a part."""
+    """``text`` short enough, and safe enough, for one line on a terminal; an address may be a secret: only its kind."""
     scheme, is_address, _ = text.partition("://")
     text = f"{scheme}://..." if is_address else text
     shown = text if len(text) <= 60 else text[:57] + "..."

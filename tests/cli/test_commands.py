@@ -201,7 +201,19 @@ def test_attend_says_what_it_has_closed(plain: Gpualert) -> None:
     os.kill(started.process.pid, signal.SIGKILL)
     started.process.wait()
     os.kill(int((path / "output.log").read_bytes()), signal.SIGKILL)
-    argv = [PYTHON, "-I", "-m", "gpualert", "attend", "--log-dir", str(plain.log_dir), "--every", "0.2", "--format", "json"]
+    argv = [
+        PYTHON,
+        "-I",
+        "-m",
+        "gpualert",
+        "attend",
+        "--log-dir",
+        str(plain.log_dir),
+        "--every",
+        "0.2",
+        "--format",
+        "json",
+    ]
     attending = subprocess.Popen(argv, env=plain._environment(None), stdout=subprocess.PIPE)
     assert attending.stdout is not None
     told = json.loads(attending.stdout.readline())
@@ -385,29 +397,36 @@ def test_init_replaces_nothing_unasked(tmp_path: Path) -> None:
     assert "--force replaces it" in done.stderr
     assert _init(tmp_path, "--force").returncode == 0
     assert (tmp_path / "etc" / "config.toml.old").read_text() == "name = 'mine'\n"
-    assert _init(tmp_path, "--force", "--email-to", "nobody").returncode == 1
+    assert _init(tmp_path, "--force", "--email-to", "nobody").returncode == 2
+
+
+def _converse(path: Path, conversation: list[tuple[str, str]], *arguments: str) -> tuple[int, str]:
+    """Hold a conversation with ``gpualert init`` at a terminal; all that it says comes back."""
+    argv = [PYTHON, "-I", "-m", "gpualert", "init", "--config", str(path), *arguments]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(PYTHON, argv, {"PATH": os.environ["PATH"]})
+    said, heard = "", 0
+    try:
+        for question, answer in [*conversation, ("", "")]:
+            while not question or question not in said[heard:]:
+                said += os.read(terminal, 65536).decode()
+            heard = len(said)
+            os.write(terminal, answer.encode() + b"\n")
+    except OSError:
+        pass  # it has ended
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), said
 
 
 def test_init_asks_at_a_terminal_and_keeps_the_password_apart(tmp_path: Path) -> None:
-    answers = ["oncall@example.org", "127.0.0.1", "none", "2525", "bot", "bot@example.org", "s3cret pass", "n"]
     path = tmp_path / "etc" / "config.toml"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(PYTHON, [PYTHON, "-I", "-m", "gpualert", "init", "--config", str(path)], {"PATH": os.environ["PATH"]})
-    said = b""
-    for answer in answers:
-        while not said.rstrip().endswith((b":", b"?")) and b"]: " not in said[-6:]:
-            said += os.read(terminal, 65536)
-        os.write(terminal, answer.encode() + b"\n")
-        until = said
-        said = b""
-        while b"\n" not in said:
-            said += os.read(terminal, 65536)
-        said = said.rpartition(b"\n")[2]
-        assert b"s3cret" not in until
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
+    status, said = _converse(path, [
+        ("Mail failures to", "oncall@example.org"), ("Mail server", "127.0.0.1"), ("Security", "none"), ("Port", "2525"),
+        ("User name", "bot"), ("Mails come from", "bot@example.org"), ("Password", "s3cret pass"), ("test mail?", "n"),
+    ])  # fmt: skip
+    assert (status, "s3cret" in said) == (0, False)
     kept = tmp_path / "etc" / "smtp-password"
     assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("s3cret pass\n", 0o600)
     settings, problems = config.load(environment={}, config=str(path))
@@ -416,6 +435,41 @@ def test_init_asks_at_a_terminal_and_keeps_the_password_apart(tmp_path: Path) ->
     assert settings.smtp.password is not None
     assert settings.smtp.password.get_secret_value() == "s3cret pass"
     assert "s3cret" not in path.read_text()
+
+
+def test_init_asks_again_where_an_answer_is_none_and_before_it_replaces_a_password(tmp_path: Path) -> None:
+    path, kept = tmp_path / "config.toml", tmp_path / "smtp-password"
+    kept.write_text("the old one\n")
+    answers = [
+        ("Mail failures to", "a@example.org, nobody"), ("nobody is not a mail address", "a@example.org"),
+        ("Mail server", "smtps://mx.example.org"), ("is not the name of a server", "mx.example.org:465"),
+        ("mx.example.org:465 is not", "::1"), ("Security", "tls"), ("Port", "99999"), ("Port", ""), ("User name", "bot"),
+        ("Mails come from", "not an address"), ("not an address is not a mail address", "bot@example.org"),
+    ]  # fmt: skip
+    replace = f"{kept} is there already. Replace the password in it?"
+    status, said = _converse(path, [*answers, (replace, "n"), ("test mail?", "n")])
+    assert (status, kept.read_text()) == (0, "the old one\n"), said
+    settings, problems = config.load(environment={}, config=str(path))
+    assert (settings.email.to, settings.email.from_, problems) == (["a@example.org"], "bot@example.org", [])
+    assert (settings.smtp.host, settings.smtp.port, settings.smtp.password_file) == ("::1", 465, str(kept))
+    status, said = _converse(
+        path, [*answers, (replace, "y"), ("Password", "the new one"), ("test mail?", "n")], "--force"
+    )
+    assert (status, kept.read_text(), "the new one" in said) == (0, "the new one\n", False), said
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.toml", "config.toml.old", "smtp-password"]
+    assert not any("the old one" in file.read_text() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [("--email-from", "not an address"), ("--email-to", "x"), ("--smtp-host", "a b")])
+def test_init_refuses_a_wrong_option_before_it_asks_or_writes_anything(tmp_path: Path, given: tuple[str, str]) -> None:
+    status, said = _converse(tmp_path / "config.toml", [], *given)
+    assert (status, "Mail failures to" in said, list(tmp_path.iterdir())) == (2, False, [])
+    assert f"{given[1]} is not" in said
+
+
+def test_init_answers_a_program(tmp_path: Path) -> None:
+    done = _init(tmp_path, "--format", "json", "--email-to", "a@example.org")
+    assert json.loads(done.stdout) == {"path": str(tmp_path / "etc" / "config.toml"), "problems": []}
 
 
 def test_answers_for_programs(plain: Gpualert, tmp_path: Path) -> None:

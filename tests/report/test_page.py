@@ -71,7 +71,11 @@ def test_limits_kills_trouble_and_stops_are_marked(tmp_path: Path) -> None:
         {"at": 6, "event": "continued"},
         {**_memory(10, 100), "oom_kill": 3},
         {**_memory(20, 100), "oom_kill": 4},
-        {"at": 30, "event": "trouble", "message": "cannot write /runs/r/output.log (No space left on device): and so on"},
+        {
+            "at": 30,
+            "event": "trouble",
+            "message": "cannot write /runs/r/output.log (No space left on device): and so on",
+        },
         {**_memory(40, 100), "oom_kill": 6},
         {"at": 100, "event": "timeout", "after_s": 100},
         {"at": 119, "event": "exited"},

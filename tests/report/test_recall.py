@@ -55,7 +55,9 @@ def test_a_report_made_again_from_another_environment_masks_the_same(
     # One who may not read it, or finds it damaged, says so.
     masks.write_text("{")
     damaged = json.loads(_report(done.run_dir, "--again", "--format", "json"))
-    assert "cannot read masks.json (it is damaged): secrets that the run alone knew are not masked" in damaged["trouble"]
+    assert (
+        "cannot read masks.json (it is damaged): secrets that the run alone knew are not masked" in damaged["trouble"]
+    )
 
 
 def test_a_survivor_masks_what_only_the_dead_supervisor_knew(plain: Gpualert) -> None:
@@ -64,7 +66,9 @@ def test_a_survivor_masks_what_only_the_dead_supervisor_knew(plain: Gpualert) ->
     path = run_dirs(plain.log_dir)[0]
     os.kill(started.process.pid, signal.SIGKILL)
     started.process.wait()
-    os.kill(next(int(line) for line in (path / "output.log").read_text().splitlines() if line.isdigit()), signal.SIGKILL)
+    os.kill(
+        next(int(line) for line in (path / "output.log").read_text().splitlines() if line.isdigit()), signal.SIGKILL
+    )
     _holds_no_secret(path, _report(path))
 
 
