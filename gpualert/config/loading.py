@@ -172,7 +172,7 @@ def _worded(error: Any, value: Any, *, secret: bool) -> str:
     text = str(error["msg"]).removeprefix("Value error, ")
     text = text[0].lower() + text[1:]
     text = text.replace("input should be", "must be").replace("input should", "must")
-    if secret:
+    if secret or "://" in str(value):  # an address may have come to the wrong key
         return text
     shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
     return f"{text}, not {shown}" if "not" not in text.split() else text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpualert import artifacts, config
-from gpualert.report import building, page
+from gpualert.report import building, page, recall
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.writer import REPORT, replace_file
@@ -104,13 +104,15 @@ def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> dict[str, A
     Args:
         run: The run.
         settings: The settings that hold for it.
-        mask: Masks secrets.
+        mask: Masks secrets of this process; those that the run's own environment had are masked too.
         log: Where it is noted.
     """
     problems = run.facts.pop("configuration_problems", [])
+    mask, unmasked = recall.recalling(mask, run.path)
     found, trouble = building.diagnosed(run, settings.diagnosis.rules)
     log.info("diagnosed", cls=found.cls, confidence=found.confidence)
     said = (run.exit or {}).get("trouble") or []
+    trouble += [unmasked] if unmasked else []
     trouble += [f"{problem}: ignored" for problem in problems if not any(str(problem) in line for line in said)]
     return building.build(run, found, trouble, mask)
 
@@ -156,7 +158,7 @@ def notify(
         directory: The run directory.
         report: The report; its artifacts and notifications are filled in.
         settings: The settings.
-        mask: Masks secrets.
+        mask: Masks secrets, as for ``make``.
         deadline: When to be done, on the monotonic clock.
         say: Prints on the person's terminal, for ``--dry-run``.
 
@@ -169,6 +171,7 @@ def notify(
         return ""
     collected = _collect(directory, report, settings, time.monotonic() + (deadline - time.monotonic()) / 2)
     report["artifacts"] = [artifact.as_dict() for artifact in collected]
+    mask, _ = recall.recalling(mask, directory)
     told = tell(directory, "ended", report, settings, collected, mask, deadline, say)
     report["notifications"] = [entry.as_dict() for entry in told]
     return "; ".join(entry.summary() for entry in told if entry.summary())

@@ -33,9 +33,10 @@ def _text(path: str) -> str | None:
 
 
 def _start_ticks(pid: int) -> int | None:
+    """When a process started; None where there is none, or only its status is left (a zombie, proc_pid_stat(5))."""
     stat = _text(f"/proc/{pid}/stat")
     fields = stat.rpartition(")")[2].split() if stat else []
-    return int(fields[19]) if len(fields) > 19 else None
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X", "x") else None
 
 
 def _same_boot(facts: dict[str, Any]) -> bool:

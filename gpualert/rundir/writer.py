@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 RUN, EXIT, EVENTS, REPORT = "run.json", "exit.json", "events.jsonl", "report.json"
+MASKS = "masks.json"
 LATEST = "latest"
 OPEN = ".open"
 """In the log directory: an empty file for each run that has no ``exit.json`` yet, so that the next run finds those
@@ -22,6 +23,7 @@ SCHEMA = 1
 
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
+PRIVATE_MODE = 0o600
 _NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 _RANDOM_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _WRITE = posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
@@ -80,19 +82,20 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[posix.write(fd, view) :]
 
 
-def replace_file(path: str, data: bytes, *, durable: bool = True) -> None:
+def replace_file(path: str, data: bytes, *, durable: bool = True, mode: int = FILE_MODE) -> None:
     """Put ``data`` at ``path``: whoever reads finds the old file or the new one, whole.
 
     Args:
         path: The file.
         data: Its content.
         durable: The same holds after a crash of the machine.
+        mode: Who may read it.
 
     Raises:
         OSError: It cannot be written.
     """
     temporary = f"{path}.{posix.getpid()}.tmp"
-    fd = posix.open(temporary, _WRITE | posix.O_TRUNC, FILE_MODE)
+    fd = posix.open(temporary, _WRITE | posix.O_TRUNC, mode)
     try:
         try:
             write_all(fd, data)
@@ -119,7 +122,7 @@ class RunDirectory:
         run_id: Its name.
     """
 
-    __slots__ = ("_events_fd", "_facts", "_lock_fd", "_marker", "path", "run_id")
+    __slots__ = ("_events_fd", "_facts", "_lock_fd", "_marker", "_masks", "path", "run_id")
 
     def __init__(self, parent: str, run_id: str, facts: dict[str, object]) -> None:
         """Make the directory with ``run.json`` in it, locked for as long as this process lives.
@@ -139,6 +142,7 @@ class RunDirectory:
         self._facts = facts
         self._lock_fd = self._events_fd = -1
         self._marker = ""
+        self._masks = b""
         try:
             self._fill()
         except OSError:
@@ -226,6 +230,8 @@ class RunDirectory:
         self._lock_fd = self._events_fd = -1
         self._fill()
         posix.fsync(self._lock_fd)
+        if self._masks:
+            self.write_masks(self._masks)
 
     def add_events(self, events: Iterable[Mapping[str, object]]) -> None:
         """Append to ``events.jsonl``, one object a line.
@@ -260,6 +266,28 @@ class RunDirectory:
             OSError: It cannot be written.
         """
         replace_file(f"{self.path}/{name}", jsontext.dumps(dict(value)).encode() + b"\n", durable=durable)
+
+    def write_masks(self, data: bytes) -> None:
+        """Write ``masks.json``, which only its owner may read; made anew with the directory.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._masks = data
+        replace_file(f"{self.path}/{MASKS}", data, durable=False, mode=PRIVATE_MODE)
+
+    def move(self, path: str) -> None:
+        """Go on in another directory, to which the other files have been moved.
+
+        Args:
+            path: Its absolute path.
+        """
+        self.path = path
+        if self._masks:
+            try:
+                self.write_masks(self._masks)
+            except OSError:
+                pass  # the reporter, which comes next, knows the secrets itself
 
     def link_latest(self) -> None:
         """Let ``latest`` in the log directory point here.

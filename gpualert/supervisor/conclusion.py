@@ -176,7 +176,7 @@ def _move_out(run: Supervision, facts: dict[str, object]) -> None:
         return
     try:
         place = (log.continued_in if log is not None else "") or location.temporary(run.environment)
-        directory.path = refuge.move_out(directory.path, place, directory.run_id, run.journal.facts, facts)
+        directory.move(refuge.move_out(directory.path, place, directory.run_id, run.journal.facts, facts))
     except OSError as error:
         run.trouble.report(f"no place for the report either ({error.strerror})")
 

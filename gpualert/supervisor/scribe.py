@@ -130,7 +130,14 @@ class Scribe:
         self._finished.give()
 
     def _close(self, last: Callable[[], None]) -> None:
-        for step in (self._write_events, self._take_sample, self._watch_log, last, self._write_events):
+        for step in (
+            self._write_events,
+            self._take_sample,
+            self._record_kills,
+            self._watch_log,
+            last,
+            self._write_events,
+        ):
             self._attempt(step)
 
     def _attempt(self, step: Callable[[], None]) -> None:
@@ -193,6 +200,12 @@ class Scribe:
         self._written_sample, self._written_kills = sample.current, sample.oom_kill
         self._due["sample"] = now + SAMPLE_AT_LEAST_EVERY_S
         self.post("memory", **describe(sample))
+
+    def _record_kills(self) -> None:
+        """Write the last sample when it has a kill that no other has."""
+        sample = self.sample
+        if sample is not None and sample.oom_kill is not None and sample.oom_kill != self._written_kills:
+            self.post("memory", **describe(sample))
 
     def _watch_log(self) -> None:
         log, directory = self._log, self._directory

@@ -96,6 +96,7 @@ class Supervision:
         self._ended: set[int] = set()
         self._timers: dict[str, float] = {}
         self._pumping_here = False
+        self._stopped = False
 
     def _say(self, text: str) -> None:
         if self.streams is not None:
@@ -256,6 +257,7 @@ class Supervision:
             self.membership = None
 
     def _first_chores(self) -> None:
+        self._chores.keep_fingerprints(self.journal.directory, self.redaction.values)
         self.sweep_wanted = self._chores.look_around(self.journal.directory)
 
     # -- while the child lives -----------------------------------------------------------------------------------------
@@ -390,7 +392,14 @@ class Supervision:
             elif self.ending is None:
                 self._last_status(pid, code, usage)
         if self.ending is None:
+            self._note_stop(stopped=self._job.look())
             self._job.follow(self.child)
+
+    def _note_stop(self, *, stopped: bool) -> None:
+        """Put it into the journal when the child has stopped or continued; before we stop ourselves."""
+        if stopped != self._stopped and self.scribe is not None:
+            self.scribe.post("stopped" if stopped else "continued")
+        self._stopped = stopped
 
     def _look_for_lost_child(self) -> None:
         """We have no process left to wait for: the child is somebody else's now, and only its end can be seen."""
