@@ -65,7 +65,7 @@ def tell(directory: str, kind: Kind, deadline: float) -> None:
     settings = making.settings_of(run, log)
     if not anybody(settings) or settings.dry_run:
         return
-    mask = making.redaction()
+    mask = making.redaction(settings)
     report = building.running(so_far(run), datetime.now(UTC), mask)
     told = tell(directory, kind, report, settings, [], mask, deadline, lambda _text: None)
     for entry in told:
