@@ -87,7 +87,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
         try:
             cli.main(list(arguments), prog_name="gpualert", standalone_mode=True)
         except SystemExit as error:
-            sys.stdout.flush()
+            try:
+                sys.stdout.flush()
+            except OSError:
+                if error.code:
+                    os._exit(error.code if isinstance(error.code, int) else 1)  # why is said already
+                raise
             sys.exit(error.code)
     except BrokenPipeError:
         # Whoever read us has gone: end quietly, as other filters do.

@@ -260,7 +260,7 @@ class _Printer:
     def add(self, piece: reader.Piece) -> None:
         """Print a piece."""
         if not self._by_line:
-            self._out.write(self._show(piece.data))
+            self._write(self._show(piece.data))
             return
         at_us, held = self._open.pop(piece.stream, (piece.at_us, b""))
         *lines, rest = (held + piece.data).split(b"\n")
@@ -278,16 +278,24 @@ class _Printer:
                 "stream": name,
                 "text": line.decode("utf-8", "replace"),
             }
-            self._out.write(json_text(told).encode() + b"\n")
+            self._write(json_text(told).encode() + b"\n")
             return
         time_text = rfc3339(at_us) if at_us else "-" * 27
-        self._out.write(time_text.encode() + b" " + self._show(line) + b"\n")
+        self._write(time_text.encode() + b" " + self._show(line) + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        """Write, and tell a disk that is full here from a log that cannot be read."""
+        try:
+            self._out.write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Refused(f"cannot write the answer: {error.strerror}") from None
 
     def end(self) -> None:
         """Print what was left without a line end."""
         for stream, (at_us, rest) in self._open.items():
             self._line(stream, at_us, rest)
-        self._out.flush()
 
 
 def _shown(data: bytes) -> bytes:

@@ -92,19 +92,20 @@ def diagnosed(run: Run, rule_directories: list[str]) -> tuple[Diagnosis, list[st
         return diagnose(b"", facts, rules=rules), trouble
 
 
-def was_said(problem: Problem, lines: Sequence[str]) -> bool:
+def was_said(problem: Problem, lines: Sequence[str], redaction: Redaction) -> bool:
     """Whether the supervisor has said a mistake already, in words of its own.
 
     Args:
         problem: The mistake.
         lines: What the supervisor has said.
+        redaction: Has masked secrets in it.
     """
     variable = problem.key if problem.where == "environment" else problem.where
     if variable.startswith("GPUALERT_"):
         words = f"{variable} "
     else:
         words = f"{problem.where}: {problem.key} " if problem.key else f"configuration {problem.where} "
-    return any(words in line for line in lines)
+    return any(redaction.mask(words) in line for line in lines)
 
 
 def kept_secrets(settings: Settings | None) -> dict[bytes, bytes]:

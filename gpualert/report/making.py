@@ -97,10 +97,11 @@ def settings_of(run: Run, log: Any) -> Settings:
     """
     options = run.facts.get("options")
     settings, problems = config.load(given=options if isinstance(options, dict) else {})
+    mask = redaction(settings)
     for problem in problems:
-        log.warning("configuration", problem=str(problem))
-    said = [str(line) for line in (run.exit or {}).get("trouble") or []]
-    new = [problem for problem in problems if not building.was_said(problem, said)]
+        log.warning("configuration", problem=mask.mask(str(problem)))
+    said = (run.exit or {}).get("trouble") or []
+    new = [problem for problem in problems if not building.was_said(problem, said, mask)]
     run.facts["configuration_problems"] = [str(problem) for problem in new]
     return settings
 

@@ -80,6 +80,8 @@ def test_the_users_file_wins_over_the_systems(tmp_path: Path, monkeypatch: pytes
         (b"[run\n", "is not valid TOML"),
         (b"\xff\xfe", "is not valid TOML"),
         (b"[run]\ntimeout = true\n", "run.timeout must be a duration such as 90s, 30m or 3h12m, not 'True': ignored"),
+        (b'[log]\ndir = "a\\u0000b"\n', "log.dir must not hold a NUL: ignored"),
+        (b'artifacts.include = ["a", "a\\u0000b"]\n', "artifacts.include must not hold a NUL: ignored"),
         (b"x = 1\n" * 300_000, "is larger than 1 MiB: ignored"),
         (b"x = " + b"9" * 5000, "is not valid TOML"),
         (b"x = " + b"[" * 5000, "is not valid TOML"),
