@@ -262,11 +262,12 @@ def test_what_works_without_an_answer_works_with_stdout_closed(two_runs: Gpualer
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_the_hint_to_follow_a_run_works(plain: Gpualert) -> None:
-    started = plain.start(["sh", "-c", "echo ready; sleep 3"])
+def test_the_hint_to_follow_a_run_works(plain: Gpualert, tmp_path: Path) -> None:
+    started = plain.start(["sh", "-c", f"echo ready; until [ -e {tmp_path}/enough ]; do sleep 0.05; done"])
     started.wait_for(b"ready")
     said = call("report", "--log-dir", str(plain.log_dir)).stderr.decode()
     command = re.findall(r"\((gpualert logs --follow \S+) shows its output\)", said)[0]
+    (tmp_path / "enough").touch()
     assert call(*command.split()[1:]).stdout == b"ready\n"
     started.finish()
 

@@ -292,8 +292,8 @@ def test_the_next_run_closes_an_interrupted_one(plain: Gpualert) -> None:
     wait_until(lambda: list((plain.log_dir / ".open").iterdir()) == [], "the mark to go")
 
 
-def test_a_run_that_goes_on_is_never_closed(plain: Gpualert) -> None:
-    started = plain.start(["sh", "-c", "echo ready; sleep 1.5"])
+def test_a_run_that_goes_on_is_never_closed(plain: Gpualert, tmp_path: Path) -> None:
+    started = plain.start(["sh", "-c", f"echo ready; until [ -e {tmp_path}/enough ]; do sleep 0.05; done"])
     started.wait_for(b"ready")
     running = run_dirs(plain.log_dir)[0]
     plain.run(["true"])
@@ -301,6 +301,7 @@ def test_a_run_that_goes_on_is_never_closed(plain: Gpualert) -> None:
         [*plain.python, "-m", "gpualert", "runs", "--log-dir", str(plain.log_dir)], check=True, capture_output=True
     )
     assert not (running / "exit.json").exists()
+    (tmp_path / "enough").touch()
     assert started.finish().json("exit.json")["interrupted"] in (True, False)
     assert json.loads((running / "exit.json").read_text())["interrupted"] is False
 
