@@ -146,8 +146,11 @@ def from_environment(environment: Mapping[bytes, bytes]) -> tuple[dict[str, obje
 
 def unknown_variables(environment: Mapping[bytes, bytes]) -> list[str]:
     """What looks like a variable of ours and is none: mistyped, or of another version."""
+    ours = [name for name in environment if name.startswith(b"GPUALERT_")]
+    if not ours:
+        return []
     known = OTHER_VARIABLES.union(option.environment.encode() for option in OPTIONS)
-    unknown = [name for name in environment if name.startswith(b"GPUALERT_") and name not in known]
+    unknown = [name for name in ours if name not in known]
     # Kubernetes sets NAME_SERVICE_HOST, NAME_PORT, NAME_PORT_80_TCP ... for a Service of that name.
     mistyped = [name for name in unknown if b"_SERVICE_" not in name and b"_PORT" not in name]
     return [f"environment: {name.decode('utf-8', 'replace')} is unknown: ignored" for name in mistyped]
