@@ -38,7 +38,7 @@ COMMANDS = {
 }
 """Each command with the module that has it; loaded only when it is called, since some need much."""
 
-SILENT = ("run", "attend", "flush", "install", "init")
+SILENT = ("run", "attend", "watch", "slurm", "flush", "install", "init")
 """What does its work without an answer, too."""
 
 

@@ -85,7 +85,7 @@ def tell_group(directory: str, group: str, deadline: float) -> None:
     log = making.logger(directory)
     with making.step(log, "tell of the group"):
         settings = making.settings_of(Run.read(directory), log)
-        done = together.look(group, settings, making.redaction(), deadline, lambda _text: None, still=True)
+        done = together.look(group, settings, making.redaction(settings), deadline, lambda _text: None, still=True)
         log.info("group", said=done.said)
 
 
