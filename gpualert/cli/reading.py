@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,7 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     found = find(run, log_dir)
     if survivor.is_open(found):
         if survivor.is_alive(found):
-            raise Refused(f"{found.run_id} is still running (gpualert logs --follow {found.run_id} shows its output)")
+            raise Refused(f"{found.run_id} is still running ({_follow(found, log_dir)} shows its output)")
         try:
             sweep.close_and_report(found.path, time.monotonic() + SURVIVOR_DEADLINE_S)
         except OSError as error:
@@ -82,10 +83,16 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     click.echo(harmless(_as_text(made, found.path)))
 
 
+def _follow(run: Run, log_dir: str | None) -> str:
+    """What to type to see a run's output: with its whole path unless it is found without."""
+    return f"gpualert logs --follow {run.run_id if log_dir is None else shlex.quote(run.path)}"
+
+
 def _make(run: Run) -> dict[str, Any]:
     """Make the report again, and write it where that can be."""
     log = making.logger(run.path)
-    made = making.make(run, making.settings_of(run, log), making.redaction(), log)
+    settings = making.settings_of(run, log)
+    made = making.make(run, settings, making.redaction(settings), log)
     if run.report is not None:
         made["artifacts"] = run.report.get("artifacts") or []
         made["notifications"] = run.report.get("notifications") or []
@@ -253,7 +260,7 @@ class _Printer:
     def add(self, piece: reader.Piece) -> None:
         """Print a piece."""
         if not self._by_line:
-            self._out.write(self._show(piece.data))
+            self._write(self._show(piece.data))
             return
         at_us, held = self._open.pop(piece.stream, (piece.at_us, b""))
         *lines, rest = (held + piece.data).split(b"\n")
@@ -271,16 +278,24 @@ class _Printer:
                 "stream": name,
                 "text": line.decode("utf-8", "replace"),
             }
-            self._out.write(json_text(told).encode() + b"\n")
+            self._write(json_text(told).encode() + b"\n")
             return
         time_text = rfc3339(at_us) if at_us else "-" * 27
-        self._out.write(time_text.encode() + b" " + self._show(line) + b"\n")
+        self._write(time_text.encode() + b" " + self._show(line) + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        """Write, and tell a disk that is full here from a log that cannot be read."""
+        try:
+            self._out.write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Refused(f"cannot write the answer: {error.strerror}") from None
 
     def end(self) -> None:
         """Print what was left without a line end."""
         for stream, (at_us, rest) in self._open.items():
             self._line(stream, at_us, rest)
-        self._out.flush()
 
 
 def _shown(data: bytes) -> bytes:

@@ -13,6 +13,7 @@ import structlog
 from gpualert import artifacts, config
 from gpualert.report import building, page, recall
 from gpualert.report.timeline import seconds_of
+from gpualert.rundir import location
 from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.writer import REPORT, replace_file
 from gpualert.supervisor.redaction import Redaction, secrets
@@ -78,9 +79,13 @@ def step(log: Any, name: str) -> Iterator[None]:
         log.info("step done", step=name, seconds=round(time.monotonic() - began, 4))
 
 
-def redaction() -> Redaction:
-    """Masks the secrets of this process's environment."""
-    return Redaction(secrets(dict(os.environb)))
+def redaction(settings: Settings | None = None) -> Redaction:
+    """Masks the secrets of this process's environment, and those that the settings have from files.
+
+    Args:
+        settings: The settings; None where there are none.
+    """
+    return Redaction(secrets(dict(os.environb) | building.kept_secrets(settings)))
 
 
 def settings_of(run: Run, log: Any) -> Settings:
@@ -92,9 +97,12 @@ def settings_of(run: Run, log: Any) -> Settings:
     """
     options = run.facts.get("options")
     settings, problems = config.load(given=options if isinstance(options, dict) else {})
+    mask = redaction(settings)
     for problem in problems:
-        log.warning("configuration", problem=str(problem))
-    run.facts["configuration_problems"] = [str(problem) for problem in problems]
+        log.warning("configuration", problem=mask.mask(str(problem)))
+    said = (run.exit or {}).get("trouble") or []
+    new = [problem for problem in problems if not building.was_said(problem, said, mask)]
+    run.facts["configuration_problems"] = [str(problem) for problem in new]
     return settings
 
 
@@ -111,9 +119,7 @@ def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> dict[str, A
     mask, unmasked = recall.recalling(mask, run.path)
     found, trouble = building.diagnosed(run, settings.diagnosis.rules)
     log.info("diagnosed", cls=found.cls, confidence=found.confidence)
-    said = (run.exit or {}).get("trouble") or []
-    trouble += [unmasked] if unmasked else []
-    trouble += [f"{problem}: ignored" for problem in problems if not any(str(problem) in line for line in said)]
+    trouble = [*(f"{problem}: ignored" for problem in problems), *trouble, *([unmasked] if unmasked else [])]
     return building.build(run, found, trouble, mask)
 
 
@@ -174,7 +180,8 @@ def notify(
     mask, _ = recall.recalling(mask, directory)
     told = tell(directory, "ended", report, settings, collected, mask, deadline, say)
     report["notifications"] = [entry.as_dict() for entry in told]
-    return "; ".join(entry.summary() for entry in told if entry.summary())
+    flush = location.flush_command(os.path.dirname(os.path.abspath(directory)), os.environb)
+    return "; ".join(entry.summary(flush) for entry in told if entry.summary())
 
 
 def _collect(directory: str, report: dict[str, Any], settings: Settings, until: float) -> list[artifacts.Artifact]:

@@ -82,7 +82,7 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     log = making.logger(task.directory)
     run = Run.read(task.directory)
     settings = making.settings_of(run, log)
-    redaction = making.redaction()
+    redaction = making.redaction(settings)
     made: dict[str, Any] | None = None
     with making.step(log, "diagnose"):
         made = making.make(run, settings, redaction, log)
@@ -108,7 +108,7 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
         else:
             outcome = _together(task, task.group, made, settings, redaction, say)
     with making.step(log, "show"):
-        text = terminal.block(made, task.directory, outcome, colour=colour)
+        text = terminal.block(made, task.directory, outcome, colour=colour) + terminal.troubles(made)
         if text:
             say(text)
         _tell(task, b"p")

@@ -65,7 +65,7 @@ def tell(directory: str, kind: Kind, deadline: float) -> None:
     settings = making.settings_of(run, log)
     if not anybody(settings) or settings.dry_run:
         return
-    mask = making.redaction()
+    mask = making.redaction(settings)
     report = building.running(so_far(run), datetime.now(UTC), mask)
     told = tell(directory, kind, report, settings, [], mask, deadline, lambda _text: None)
     for entry in told:
@@ -85,7 +85,7 @@ def tell_group(directory: str, group: str, deadline: float) -> None:
     log = making.logger(directory)
     with making.step(log, "tell of the group"):
         settings = making.settings_of(Run.read(directory), log)
-        done = together.look(group, settings, making.redaction(), deadline, lambda _text: None, still=True)
+        done = together.look(group, settings, making.redaction(settings), deadline, lambda _text: None, still=True)
         log.info("group", said=done.said)
 
 

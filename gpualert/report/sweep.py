@@ -35,7 +35,7 @@ def close_and_report(path: str, deadline: float) -> bool:
         log = making.logger(path)
         run = survivor.close(Run.read(path))
         settings = making.settings_of(run, log)
-        mask = making.redaction()
+        mask = making.redaction(settings)
         made = making.make(run, settings, mask, log)
         # The report comes last: whoever finds none goes on from here, so a mail may come twice, but never not at all.
         with making.step(log, "notify"):

@@ -47,16 +47,27 @@ def make_directories(path: str, mode: int = 0o755) -> None:
     Raises:
         OSError: One of them cannot be made.
     """
+    missing: list[str] = []
+    while not _make_directory(path, mode):
+        missing.append(path)
+        path = path.rstrip("/").rpartition("/")[0]
+        if not path:
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), missing[-1])
+    # Each is tried once more and no oftener: there are places (/proc) where nothing can be made in what is there.
+    for path in reversed(missing):
+        if not _make_directory(path, mode):
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+
+
+def _make_directory(path: str, mode: int) -> bool:
+    """Make one directory; False where its parent is missing, or so it is said."""
     try:
         posix.mkdir(path, mode)
     except FileExistsError:
-        return
+        return True
     except FileNotFoundError:
-        parent = path.rstrip("/").rpartition("/")[0]
-        if not parent or parent == path:
-            raise
-        make_directories(parent, mode)
-        make_directories(path, mode)
+        return False
+    return True
 
 
 def sync_directory(path: str) -> None:

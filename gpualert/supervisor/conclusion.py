@@ -9,7 +9,7 @@ from gpualert.rundir import jsontext
 from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.rundir.writer import EXIT, REPORT, SCHEMA
-from gpualert.supervisor import launch, message, reporter, signals
+from gpualert.supervisor import launch, message, quiet, reporter, signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 DISK_PATIENCE_S = 10.0
 STOP_WINDOW_S = 600.0
 SWEEP_PATIENCE_S = 5.0
-_SEEK_SET = 0
-QUIET_BYTES = 4 << 20
-"""How much of the end of a success's log is looked at before it is taken for a plain one."""
-
-_ALARMING = (
-    b"Traceback", b"rror", b"RROR", b"nan", b"NaN", b"NAN", b"illed", b"OOM", b"out of memory", b"atal", b"FATAL",
-    b"xception", b"abort", b"ABORT", b"CUDA", b"NCCL", b"Xid", b"egmentation", b"failed", b"FAILED", b"inf",
-)  # fmt: skip
-"""What makes the log of a success worth a look."""
 
 
 def conclude(run: Supervision) -> None:
@@ -39,7 +30,7 @@ def conclude(run: Supervision) -> None:
     if scribe is None or ending is None:
         return
     facts: dict[str, object] = {}
-    quiet: list[bool] = []
+    unreported: list[bool] = []
     verdict = _verdict(run)
 
     def last() -> None:
@@ -48,14 +39,14 @@ def conclude(run: Supervision) -> None:
             _move_out(run, facts)
         if verdict.cls == "success" and _may_go_unreported(run):
             _write_quiet_report(run, facts, verdict)
-            quiet.append(True)
+            unreported.append(True)
 
     if not scribe.finish(last, DISK_PATIENCE_S):
         run.trouble.report(f"the disk did not answer within {DISK_PATIENCE_S:g} s: exit.json may be missing")
     if run.sweep_wanted:
         start_sweep(run)
     _leave_group(run, facts)
-    done = b"" if quiet or run.journal.directory is None else _report(run)
+    done = b"" if unreported or run.journal.directory is None else _report(run)
     if run.message is not None and reporter.MESSAGE_WRITTEN not in done:
         try:
             run.message.plain(verdict, run.journal.directory.path if run.journal.directory else None)
@@ -189,28 +180,9 @@ def _may_go_unreported(run: Supervision) -> bool:
         return False
     if run.told.switch("dry_run") or (run.membership is not None and run.membership.somebody_failed()):
         return False
-    return _is_quiet(f"{run.journal.directory.path}/{LOG_NAME}")
-
-
-def _is_quiet(path: str) -> bool:
-    """Whether a log's end holds none of the alarming words; read in pieces, so that memory stays flat."""
-    try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        before = b""
-        posix.lseek(fd, max(posix.fstat(fd).st_size - QUIET_BYTES, 0), _SEEK_SET)
-        while chunk := posix.read(fd, 256 << 10):
-            text = before + chunk
-            if any(word in text for word in _ALARMING):
-                return False
-            before = chunk[-16:]
-    except OSError:
-        return False
-    finally:
-        posix.close(fd)
-    return True
+    path = f"{run.journal.directory.path}/{LOG_NAME}"
+    watch = run.scribe.watch if run.scribe is not None else None
+    return (watch or quiet.Watch(path)).is_quiet()
 
 
 def _write_quiet_report(run: Supervision, facts: dict[str, object], verdict: message.Verdict) -> None:
@@ -272,16 +244,22 @@ def _report(run: Supervision) -> bytes:
     try:
         started = reporter.Reporter(directory.path, arguments, run.closed)
     except (launch.ForkError, launch.LaunchError, OSError) as error:
-        run.trouble.report(f"cannot start the reporter ({error}): gpualert report {directory.run_id} makes the report")
+        run.trouble.report(f"cannot start the reporter ({error}): {_command(run, directory.path)} makes the report")
         return b""
     in_time = started.wait(deadline, lambda: run.pause(min(max(deadline() - time.monotonic(), 0.001), 1.0)))
     if not in_time:
-        run.trouble.report(
-            f"the report was not ready within {deadline() - run.ended_at:.0f} s: gpualert report {directory.run_id}"
-        )
+        late = f"the report was not ready within {deadline() - run.ended_at:.0f} s"
+        run.trouble.report(f"{late}: {_command(run, directory.path)}")
     elif reporter.REPORTED not in started.done:
         run.trouble.report(f"the reporter failed, see {directory.path}/reporter.log")
     return started.done
+
+
+def _command(run: Supervision, directory: str) -> str:
+    """What to type to have the run reported later."""
+    from gpualert.rundir import location  # noqa: PLC0415  (only where it is wanted)
+
+    return location.report_command(directory, run.environment)
 
 
 def _own_bytes(run: Supervision) -> int:

@@ -37,6 +37,9 @@ _RANKS = (
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX", "", "GPUALERT_COMPLETIONS"),
 )
 
+_ONLY_QUOTED = ("name", "kubernetes.termination_log")
+"""Options that the reporter does not act on; in the others (``config``, globs) a mask would break what they name."""
+
 
 class Environment:
     """Environment variables as text."""
@@ -137,13 +140,22 @@ def gpus(environment: Environment) -> int | None:
         return None
 
 
-def name_of(settings: Settings, environment: Environment) -> str:
-    """The run's name: as given, else of the Job or pod, else of the Slurm job, else the command's base name."""
+def name_of(settings: Settings, environment: Environment, redaction: Redaction) -> str:
+    """The run's name: as given, else of the Job or pod, else of the Slurm job, else the command's base name.
+
+    Args:
+        settings: What ``gpualert run`` was told.
+        environment: The environment variables.
+        redaction: Masks secrets in it.
+    """
     given = settings.text("name")
     known = given or environment.text(
         "GPUALERT_JOB_NAME", "JOB_NAME", "GPUALERT_POD_NAME", "POD_NAME", "SLURM_JOB_NAME"
     )
-    return known or settings.command[0].rstrip("/").rpartition("/")[2] or settings.command[0] or "run"
+    if known:
+        return redaction.mask(known)
+    command = redaction.mask(settings.command[0])  # a secret may hold a slash
+    return command.rstrip("/").rpartition("/")[2] or command or "run"
 
 
 def _start_ticks() -> int | None:
@@ -180,11 +192,10 @@ def collect(
         run_id: The run's id.
         cgroup: Version and limit of the control group, or None.
     """
-    name = name_of(settings, environment)
     facts: dict[str, object] = {
         "schema": SCHEMA,
         "run_id": run_id,
-        "name": redaction.mask(name),
+        "name": name_of(settings, environment, redaction),
         "argv": [redaction.mask(argument) for argument in settings.command],
         "cwd": _working_directory(),
         "host": posix.uname().nodename,
@@ -197,7 +208,9 @@ def collect(
         "gpualert": __version__,
         "python": sys.version.split()[0],
     }
-    facts.update({key: environment.text(*names) for key, names in _TEXTS.items()})
+    for key, names in _TEXTS.items():
+        told = environment.text(*names)
+        facts[key] = redaction.mask(told) if told else None
     if facts["namespace"] is None:
         facts["namespace"] = files.text(_SERVICE_ACCOUNT_NAMESPACE)
     if facts["pod"] is None and environment.text("KUBERNETES_SERVICE_HOST"):
@@ -208,5 +221,10 @@ def collect(
     facts["group"] = group_of(environment) if settings.text("group.dir") else None
     facts["gpus"] = gpus(environment)
     facts["cgroup"] = cgroup
-    facts["options"] = {key: value for key, value in settings.given.items() if key != "log.dir"}
+    options = {key: value for key, value in settings.given.items() if key != "log.dir"}
+    for key in _ONLY_QUOTED:
+        value = options.get(key)
+        if isinstance(value, str):
+            options[key] = redaction.mask(value)
+    facts["options"] = options
     return facts

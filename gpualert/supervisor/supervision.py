@@ -84,7 +84,7 @@ class Supervision:
         self.streams: Streams | None = None
         self.message: Message | None = None
         self.redaction = Redaction(secrets(environment))
-        self.trouble = Trouble(self._say, self._record_trouble)
+        self.trouble = Trouble(self._say, self._record_trouble, self.redaction.mask)
         self.scribe: Scribe | None = None
         self.membership: Membership | None = None
         self.sweep_wanted = False
@@ -119,6 +119,7 @@ class Supervision:
         self.journal.begin(
             self.told,
             self.environment,
+            facts.name_of(self.told, known, self.redaction),
             lambda run_id: facts.collect(self.told, known, self.redaction, self.started_us, run_id, limits),
             self.started_us,
         )
@@ -172,6 +173,7 @@ class Supervision:
             self.child, error = self._start_child(search_path)
         self.launched_at = time.monotonic()
         if error is not None:
+            error.message = self.redaction.mask(error.message)
             self.launch_error = error
             if not self.child:
                 self._child_ended(Ending(error.status), None)

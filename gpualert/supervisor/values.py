@@ -122,6 +122,8 @@ def check_value(option: Option, value: object) -> object:
     Raises:
         ValueError: The value does not fit the option; the message says what would.
     """
+    if any("\0" in item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)):
+        raise ValueError("must not hold a NUL")  # no path can, and the command line and the environment cannot either
     if isinstance(value, str):
         return parse_value(option, value)
     if option.kind == "switch" and isinstance(value, bool):

@@ -241,6 +241,37 @@ def test_a_reader_of_ours_that_goes_away_is_no_error(two_runs: Gpualert) -> None
     assert (done.stdout, done.stderr) == (b"x" * 10, b"")
 
 
+@pytest.mark.parametrize(
+    "command", ["runs", "report", "logs", "version", "explain", "check", "completion bash", "classify --exit-code 1 -"]
+)
+def test_an_answer_that_cannot_be_written_is_one_line(two_runs: Gpualert, command: str) -> None:
+    def ask(where: str) -> subprocess.CompletedProcess[str]:
+        argv = ["sh", "-c", f"echo x | {PYTHON} -I -m gpualert {command} {where}"]
+        environment = two_runs._environment({"GPUALERT_LOG_DIR": str(two_runs.log_dir)})
+        return subprocess.run(argv, capture_output=True, text=True, env=environment, check=False, timeout=60)
+
+    full, closed = ask(">/dev/full"), ask(">&-")
+    assert full.returncode == 1
+    assert re.fullmatch(r"gpualert: cannot .*No space left on device\)?\n", full.stderr), full.stderr
+    assert (closed.returncode, closed.stderr) == (1, "gpualert: stdout is closed: there is nowhere to answer\n")
+
+
+def test_what_works_without_an_answer_works_with_stdout_closed(two_runs: Gpualert) -> None:
+    argv = ["sh", "-c", f"exec {PYTHON} -I -m gpualert flush --log-dir {two_runs.log_dir} >&-"]
+    done = subprocess.run(argv, capture_output=True, check=False, env=two_runs._environment(None))
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_hint_to_follow_a_run_works(plain: Gpualert, tmp_path: Path) -> None:
+    started = plain.start(["sh", "-c", f"echo ready; until [ -e {tmp_path}/enough ]; do sleep 0.05; done"])
+    started.wait_for(b"ready")
+    said = call("report", "--log-dir", str(plain.log_dir)).stderr.decode()
+    command = re.findall(r"\((gpualert logs --follow \S+) shows its output\)", said)[0]
+    (tmp_path / "enough").touch()
+    assert call(*command.split()[1:]).stdout == b"ready\n"
+    started.finish()
+
+
 def test_a_run_that_goes_on_has_no_report_yet(plain: Gpualert) -> None:
     started = plain.start(["sh", "-c", "echo ready; sleep 1.5"])
     started.wait_for(b"ready")
