@@ -117,7 +117,7 @@ def test_every_kind_twice_the_same_and_taken_out_exactly(kind: str) -> None:
         assert main["args"] == ["--epochs", "3"]
         assert main["terminationMessagePolicy"] == "File"
         assert {e["name"]: e.get("value") for e in main["env"]}["GPUALERT_TERMINATION_LOG"] == "/dev/mine"
-        assert {e["name"]: e.get("value") for e in main["env"]}["GPUALERT_CONTAINERS"] == "2"
+        assert {e["name"]: e.get("value") for e in main["env"]}["GPUALERT_CONTAINERS"] == "3"
         assert (main["livenessProbe"], main["securityContext"]) == (
             {"exec": {"command": ["cat", "/tmp/alive"]}},
             {"runAsUser": 1000},

@@ -1,0 +1,86 @@
+"""Whatever a manifest looks like: what inject puts in is right, twice is once, and --remove leaves no trace."""
+
+from __future__ import annotations
+
+import copy
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from manifest_texts import Writer, workload
+from ruamel.yaml import YAML
+
+from gpualert.cluster import additions
+from gpualert.cluster.choices import MARK, Options
+from gpualert.cluster.inject import inject_document
+from gpualert.cluster.manifests import rewrite
+from gpualert.cluster.podspecs import PodTemplate, find
+
+OPTIONS = [
+    Options("gpualert:1"),
+    Options("gpualert:1", container=("*",), survivor=True, image_pull_secret=("s",)),
+    Options("gpualert:1", container=("a",), notify="always", log_volume="pvc:runs", config_map="c", smtp_secret="p"),
+]
+
+
+def injected(text: str, options: Options, *, take_out: bool = False, skip: bool = False) -> str:
+    notes: list[str] = []
+    return rewrite(text, lambda piece: inject_document(piece, options, take_out=take_out, skip=skip, notes=notes))
+
+
+def loaded(text: str) -> list[Any]:
+    """The documents, with nothing shared any more."""
+    return [_apart(document) for document in YAML(typ="safe", pure=True).load_all(text)]
+
+
+def _apart(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _apart(inner) for key, inner in value.items()}
+    return [_apart(inner) for inner in value] if isinstance(value, list) else value
+
+
+def wanted(document: Any, options: Options) -> Any:
+    """The same done to plain data: what has to come out."""
+    document = copy.deepcopy(document)
+    for template in find(copy.deepcopy(document)):
+        assert isinstance(template, PodTemplate)
+        holder = document
+        for step in template.path:
+            holder = holder[step]
+        spec = holder["spec"]
+        chosen = [c for c in spec["containers"] if "*" in options.container or c["name"] in (options.container or "?")]
+        chosen = chosen or spec["containers"][:1]
+        for container in chosen:
+            container["command"] = [additions.LAUNCHER, "run", "--", *container["command"]]
+            have = container.get("env") or []
+            rows = additions.environment(template, container, options)
+            container["env"] = [*have, *[row for row in rows if row["name"] not in [entry["name"] for entry in have]]]
+            container["volumeMounts"] = [*(container.get("volumeMounts") or []), *additions.mounts(options)]
+            container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+        spec["volumes"] = [*(spec.get("volumes") or []), *additions.volumes(options)]
+        original = next(c for c in template.spec["containers"] if c["name"] == chosen[0]["name"])
+        rows = additions.init_containers(template, original, options)
+        spec["initContainers"] = [*rows, *(spec.get("initContainers") or [])]
+        if options.image_pull_secret:
+            spec["imagePullSecrets"] = [{"name": name} for name in options.image_pull_secret]
+        holder["metadata"] = holder.get("metadata") or {}
+        holder["metadata"]["annotations"] = {**(holder["metadata"].get("annotations") or {}), MARK: ...}
+    return document
+
+
+def _without_marks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: ... if key == MARK else _without_marks(inner) for key, inner in value.items()}
+    return [_without_marks(inner) for inner in value] if isinstance(value, list) else value
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.randoms(use_true_random=False), st.sampled_from(OPTIONS), st.sampled_from(OPTIONS))
+def test_right_once_and_without_a_trace(random: Random, options: Options, others: Options) -> None:
+    text = Writer(random).document(workload(random))
+    once = injected(text, options)
+    assert _without_marks(loaded(once)) == [wanted(document, options) for document in loaded(text)]
+    assert injected(once, options) == once
+    assert injected(injected(once, others), options) == once
+    assert injected(once, options, take_out=True) == text
