@@ -68,8 +68,8 @@ def _texts(said: dict[str, Any]) -> dict[str, str]:
     """The options that were given, by their names, as an annotation would say them."""
     found: dict[str, str] = {}
     for field, value in said.items():
-        text = ",".join(value) if isinstance(value, tuple) else str(value).lower() if value is True else value
-        if text:
+        if value not in (None, False, ()):
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
             found[field.replace("_", "-")] = text
     return found
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import TYPE_CHECKING, Any
 
 from gpualert.cluster.additions import ATTEND, BUNDLE, CONFIG, INSTALL, LAUNCHER, LOG, SECRET, mounts
-from gpualert.cluster.choices import INJECT, MOUNT, within
+from gpualert.cluster.choices import INJECT, MOUNT, normal, within
 
 if TYPE_CHECKING:
     from gpualert.cluster.choices import Options
@@ -144,7 +143,7 @@ def _check_container(template: PodTemplate, container: dict[str, Any], options: 
     taken += [
         str(device.get("devicePath", "")) for device in container.get("volumeDevices") or [] if isinstance(device, dict)
     ]
-    for place in (posixpath.normpath(path) for path in taken if path):
+    for place in (normal(path) for path in taken if path):
         for mount in mounts(options):
             # Below one of ours that is read-only no mount point can be made.
             if place == mount["mountPath"] or (mount.get("readOnly") and within(place, mount["mountPath"])):

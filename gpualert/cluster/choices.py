@@ -101,7 +101,7 @@ def _image(text: str) -> str:
 def _absolute(text: str) -> str:
     if not text.startswith("/") or ".." in text.split("/") or ":" in text or not text.isprintable():
         raise ValueError(f"must be an absolute path without .. and colons, not {text!r}")
-    return "/" + posixpath.normpath(text).lstrip("/")
+    return normal(text)
 
 
 def _log_dir(text: str) -> str:
@@ -125,6 +125,11 @@ def _log_volume(text: str) -> str:
     if kind == "hostPath":
         return f"hostPath:{_absolute(what)}"
     raise ValueError(f"must be emptyDir, pvc:CLAIM, hostPath:PATH or none, not {text!r}")
+
+
+def normal(path: str) -> str:
+    """An absolute path in its shortest form."""
+    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def within(path: str, directory: str) -> bool:

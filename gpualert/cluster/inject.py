@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpualert.cluster import additions, podspecs
 from gpualert.cluster.additions import BUNDLE, INSTALL, LAUNCHER
 from gpualert.cluster.checks import InjectError, check
-from gpualert.cluster.choices import MARK, ChoiceError, Options, of_annotations, of_function, wanted
+from gpualert.cluster.choices import INJECT, MARK, ChoiceError, Options, of_annotations, of_function, wanted
 from gpualert.cluster.splicing import Delete, DeleteItems, Extend, Operation, Put, Replace, Restore, edit, share_again
 from gpualert.cluster.yamltree import ManifestError, Path, Tree
 
@@ -29,7 +29,7 @@ _ONE_COMMAND = re.compile(r"[\w./@%+,:-][\w./=:@%+, -]*", re.ASCII)
 class _LeftError(Exception):
     """One pod cannot be wrapped, and may be left as it is."""
 
-    def __init__(self, template: PodTemplate, why: str) -> None:
+    def __init__(self, template: PodTemplate | podspecs.Beyond, why: str) -> None:
         super().__init__(why)
         self.path = template.path
 
@@ -87,7 +87,7 @@ def _attempt(text: str, options: Options, left: dict[Path, str], notes: list[str
         return [
             operation
             for found in podspecs.find(value)
-            if isinstance(found, podspecs.Beyond) or found.path not in left
+            if found.path not in left
             for operation in _one(tree, found, chosen, copied, notes)
         ]
 
@@ -130,9 +130,8 @@ def _one(
     if isinstance(found, podspecs.Beyond):
         if _asked(found.annotations, found.where):
             if found.loses:
-                raise InjectError(
-                    f"{found.where}: {found.why}, or leave it out with the annotation gpualert.dev/inject"
-                )
+                why = f'{found.why}, or leave it out with the annotation {INJECT}: "false"'
+                raise _LeftError(found, f"{found.where}: {why}")
             notes.append(f"{found.where}: {found.why}")
         return []
     try:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, DocumentStartEvent
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, DocumentEndEvent, DocumentStartEvent
 
 from gpualert.cluster.yamltree import MAX_DEPTH, ManifestError, first_line, parser
 
@@ -46,11 +46,14 @@ def rewrite(text: str, change: Callable[[str], str]) -> str:
 def _borders(text: str) -> list[int]:
     """Where documents start; comments before the first belong to it."""
     found: list[int] = []
-    depth = 0
+    depth, ended = 0, None
     try:
         for event in parser().parse(text):
             if isinstance(event, DocumentStartEvent):
-                found.append(event.start_mark.index if found else 0)
+                # Directives come before where a document starts, but only after a line that ends the one before.
+                found.append((event.start_mark.index if ended is None else ended) if found else 0)
+            elif isinstance(event, DocumentEndEvent):
+                ended = event.end_mark.index if event.explicit else None
             elif isinstance(event, CollectionStartEvent):
                 depth += 1
                 if depth > MAX_DEPTH:

@@ -77,12 +77,14 @@ class Beyond:
     """A workload whose pods are made from what is not in it.
 
     Attributes:
+        path: Where in the document it is.
         where: Which, for people.
         why: Why it is not wrapped, and what to do.
         loses: Whether something that would have to be wrapped is not.
         annotations: The workload's.
     """
 
+    path: Path
     where: str
     why: str
     loses: bool
@@ -187,18 +189,24 @@ def _beyond(whole: PodTemplate, kind: str, group: str) -> Beyond | None:
         trainer = spec.get("trainer")
         command = trainer.get("command") if isinstance(trainer, dict) else None
         if not command:
-            return Beyond(whole.where, "its pods come from its runtime: inject the TrainingRuntime", False, annotations)
+            return Beyond(
+                whole.path,
+                whole.where,
+                "its pods come from its runtime: inject the TrainingRuntime",
+                False,
+                annotations,
+            )
         if isinstance(command, list) and command[:2] == ["/gpualert/bin/gpualert", "run"]:
             return None
         why = (
             "spec.trainer.command takes the place of its runtime's: inject the TrainingRuntime, "
             "and begin this command with /gpualert/bin/gpualert run --"
         )
-        return Beyond(whole.where, why, True, annotations)
+        return Beyond(whole.path, whole.where, why, True, annotations)
     if group == "ray.io" and kind == "RayJob" and spec.get("entrypoint") and "rayClusterSpec" not in spec:
         why = (
             "its entrypoint runs on a cluster that is there already: put the bundle into that cluster's image, "
             "and begin the entrypoint with /gpualert/bin/gpualert run --"
         )
-        return Beyond(whole.where, why, True, annotations)
+        return Beyond(whole.path, whole.where, why, True, annotations)
     return None

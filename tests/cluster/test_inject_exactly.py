@@ -8,13 +8,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from manifest_texts import Writer, workload
-from ruamel.yaml import YAML
+from manifest_texts import Writer, injected, loaded, workload
 
 from gpualert.cluster import additions
 from gpualert.cluster.choices import MARK, Options
-from gpualert.cluster.inject import inject_document
-from gpualert.cluster.manifests import rewrite
 from gpualert.cluster.podspecs import PodTemplate, find
 
 OPTIONS = [
@@ -22,22 +19,6 @@ OPTIONS = [
     Options("gpualert:1", container=("*",), survivor=True, image_pull_secret=("s",)),
     Options("gpualert:1", container=("a",), notify="always", log_volume="pvc:runs", config_map="c", smtp_secret="p"),
 ]
-
-
-def injected(text: str, options: Options, *, take_out: bool = False, skip: bool = False) -> str:
-    notes: list[str] = []
-    return rewrite(text, lambda piece: inject_document(piece, options, take_out=take_out, skip=skip, notes=notes))
-
-
-def loaded(text: str) -> list[Any]:
-    """The documents, with nothing shared any more."""
-    return [_apart(document) for document in YAML(typ="safe", pure=True).load_all(text)]
-
-
-def _apart(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _apart(inner) for key, inner in value.items()}
-    return [_apart(inner) for inner in value] if isinstance(value, list) else value
 
 
 def wanted(document: Any, options: Options) -> Any:

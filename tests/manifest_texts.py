@@ -6,6 +6,12 @@ import json
 from random import Random
 from typing import Any
 
+from ruamel.yaml import YAML
+
+from gpualert.cluster.choices import Options
+from gpualert.cluster.inject import inject_document
+from gpualert.cluster.manifests import rewrite
+
 WORDS = ["python", "train.py", "--epochs=3", "a b", "x: y", "$(POD)", "it's", 'say "hi"', "", "7", "true", "~", "#no", "é", "-", "line\nline\n", "tail\n\n", "no break\nhere"]  # fmt: skip
 COMMANDS = [["python", "train.py"], ["sh", "-c", "echo a\necho b\n"], ["torchrun", "--nnodes=$(N)", "t.py"], ["/run"]]
 LOOSE = ["+1", "0x1F", "TRUE", "~", "2001-12-14t21:59:43.10-05:00", "null", "False", "0o17", ".5"]
@@ -248,3 +254,51 @@ class Writer:
         opened, closed = "{}" if isinstance(value, dict) else "[]"
         trailing = "," if rows and self.chance(0.1) else ""
         return opened + space + comma.join(rows) + trailing + space + closed
+
+
+def injected(text: str, options: Options | None = None, *, take_out: bool = False, skip: bool = False) -> str:
+    """A stream with gpualert in its pods, or without it."""
+    return noted(text, options, take_out=take_out, skip=skip)[0]
+
+
+def noted(
+    text: str, options: Options | None = None, *, take_out: bool = False, skip: bool = False
+) -> tuple[str, list[str]]:
+    """The same, and what was said about it."""
+    notes: list[str] = []
+    options = options or Options("gpualert:1")
+
+    def change(piece: str) -> str:
+        return inject_document(piece, options, take_out=take_out, skip=skip, notes=notes)
+
+    return rewrite(text, change), notes
+
+
+def loaded(text: str) -> list[Any]:
+    """The documents, with nothing shared any more."""
+    return [_apart(document) for document in YAML(typ="safe", pure=True).load_all(text)]
+
+
+def _apart(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _apart(inner) for key, inner in value.items()}
+    return [_apart(inner) for inner in value] if isinstance(value, list) else value
+
+
+def pods(text: str) -> list[dict[str, Any]]:
+    """Every pod spec in a stream."""
+    found: list[dict[str, Any]] = []
+
+    def look(node: Any) -> None:
+        if isinstance(node, dict):
+            if isinstance(node.get("containers"), list):
+                found.append(node)
+            for value in node.values():
+                look(value)
+        elif isinstance(node, list):
+            for value in node:
+                look(value)
+
+    for document in loaded(text):
+        look(document)
+    return found
