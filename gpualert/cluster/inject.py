@@ -91,7 +91,8 @@ def _attempt(text: str, options: Options, left: dict[Path, str], notes: list[str
             for operation in _one(tree, found, chosen, copied, notes)
         ]
 
-    text = share_again(edit(text, removal), shared)
+    if MARK in text:
+        text = share_again(edit(text, removal), shared)
     return text if take_out else edit(text, injection)
 
 
@@ -321,7 +322,8 @@ def _record(template: PodTemplate) -> dict[str, Any]:
         names += [row[key] for row in rows for key in ("env", "mounts")]
         "".join([name for part in names for name in part])
         [(list(path), str(was)) for path, was in record.get("shared", [])]
-        dict(record.get("nulls", {}))
+        "".join([str(key) + was for key, was in record.get("nulls", {}).items()])
+        _, _, _ = record.get("line", ([], "", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"the annotation {MARK} is damaged ({error}): take gpualert out by hand"
         raise _LeftError(template, f"{template.where}: {why}") from None
@@ -332,7 +334,7 @@ def _removal(tree: Tree, template: PodTemplate, record: dict[str, Any]) -> list[
     spec, path = template.spec, (*template.path, "spec")
     found: list[Operation] = []
     for number, container in enumerate(spec["containers"]):
-        row = record["containers"].get(container.get("name")) if isinstance(container, dict) else None
+        row = record["containers"].get(str(container.get("name"))) if isinstance(container, dict) else None
         if row is None:
             continue
         here: Path = (*path, "containers", number)
@@ -397,7 +399,10 @@ def _unwrap_line(tree: Tree, remembered: Any) -> list[Operation]:
     if wrapped_line(str(_value_of(was))) == line and not tree.is_json and tree.column(steps[-1].node.start) == column:
         return [Restore(path, was)]
     rest = line.removeprefix(_BEFORE_LINE)
-    words = shlex.split(rest) if rest.startswith("sh -c ") else []
+    try:
+        words = shlex.split(rest) if rest.startswith("sh -c ") else []
+    except ValueError:  # somebody has changed it
+        words = []
     return [Replace(path, words[2] if len(words) == 3 else rest)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from json import dumps
 from random import Random
 from typing import Any
 
@@ -12,6 +13,8 @@ from manifest_texts import Writer, injected, loaded, workload
 
 from gpualert.cluster import additions
 from gpualert.cluster.choices import MARK, Options
+from gpualert.cluster.inject import InjectError
+from gpualert.cluster.manifests import ManifestError
 from gpualert.cluster.podspecs import PodTemplate, find
 
 OPTIONS = [
@@ -56,7 +59,7 @@ def _without_marks(value: Any) -> Any:
     return [_without_marks(inner) for inner in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False), st.sampled_from(OPTIONS), st.sampled_from(OPTIONS))
 def test_right_once_and_without_a_trace(random: Random, options: Options, others: Options) -> None:
     text = Writer(random).document(workload(random))
@@ -65,3 +68,61 @@ def test_right_once_and_without_a_trace(random: Random, options: Options, others
     assert injected(once, options) == once
     assert injected(injected(once, others), options) == once
     assert injected(once, options, take_out=True) == text
+
+
+JUNK: list[Any] = [None, "", "x", 1, True, 1.5, [], {}, ["x"], [None], {"x": None}, [{}], [[]]]
+
+
+def spoiled(random: Random, value: Any, probability: float) -> Any:
+    """Data of which some has been replaced by what does not belong there."""
+    if random.random() < probability:
+        return random.choice(JUNK)
+    if isinstance(value, dict):
+        return {key: spoiled(random, inner, probability) for key, inner in value.items()}
+    return [spoiled(random, inner, probability) for inner in value] if isinstance(value, list) else value
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.randoms(use_true_random=False), st.sampled_from(OPTIONS), st.booleans())
+def test_what_is_no_manifest_is_refused_or_left_and_never_a_traceback(
+    random: Random, options: Options, skip: bool
+) -> None:
+    document = workload(random)
+    if random.random() < 0.5:  # something is wrong with what was right when it was wrapped
+        document = loaded(injected(Writer(random).document(document), options))[0]
+    text = dumps(spoiled(random, document, 0.03))
+    try:
+        once = injected(text, options, skip=skip)
+    except (InjectError, ManifestError) as error:
+        assert "\n" not in str(error)
+    else:
+        assert injected(once, options, skip=skip) == once
+    try:
+        injected(text, options, take_out=True)
+    except (InjectError, ManifestError) as error:
+        assert "\n" not in str(error)
+
+
+def test_a_random_generator_makes_what_people_write() -> None:
+    """The property above is worth as much as the manifests that it is tried on."""
+    texts = []
+    for seed in range(300):
+        random = Random(seed)
+        texts.append(Writer(random).document(workload(random)))
+    for part in (
+        "<<: *",
+        ": *n",
+        "- *n",
+        "&n",
+        "|+",
+        "|-",
+        "# deep",
+        "\r\n",
+        "%YAML",
+        '--- {"',
+        "[\n",
+        "PyTorchJob",
+        "~",
+        ",]",
+    ):
+        assert sum(part in text for text in texts) >= 2, part
