@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from gpualert.cluster import additions, podspecs
 from gpualert.cluster.additions import BUNDLE, INSTALL, LAUNCHER
 from gpualert.cluster.checks import InjectError, check
 from gpualert.cluster.choices import INJECT, MARK, ChoiceError, Options, of_annotations, of_function, wanted
-from gpualert.cluster.splicing import Delete, DeleteItems, Extend, Operation, Put, Replace, Restore, edit, share_again
+from gpualert.cluster.removal import BEFORE_COMMAND, LeftError, is_injected, recorded, removal_of, wrapped_line
+from gpualert.cluster.splicing import Extend, Operation, Put, Replace, edit, share_again
 from gpualert.cluster.yamltree import ManifestError, Path, Tree
 
 if TYPE_CHECKING:
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["InjectError", "inject_document"]
 
 RESOURCE_LIST = "ResourceList"
-_BEFORE_COMMAND = [LAUNCHER, "run", "--"]
-_BEFORE_LINE = " ".join(_BEFORE_COMMAND) + " "
-_ONE_COMMAND = re.compile(r"[\w./@%+,:-][\w./=:@%+, -]*", re.ASCII)
-
-
-class _LeftError(Exception):
-    """One pod cannot be wrapped, and may be left as it is."""
-
-    def __init__(self, template: PodTemplate | podspecs.Beyond, why: str) -> None:
-        super().__init__(why)
-        self.path = template.path
 
 
 def inject_document(text: str, options: Options, *, take_out: bool, skip: bool, notes: list[str]) -> str:
@@ -56,7 +44,7 @@ def inject_document(text: str, options: Options, *, take_out: bool, skip: bool, 
         said: list[str] = []
         try:
             written = _attempt(text, options, left, said, take_out=take_out)
-        except _LeftError as error:
+        except LeftError as error:
             if not skip:
                 raise InjectError(str(error)) from None
             left[error.path] = f"{error}: left as it is"
@@ -75,10 +63,10 @@ def _attempt(text: str, options: Options, left: dict[Path, str], notes: list[str
 
     def removal(tree: Tree, _: Shared) -> list[Operation]:
         found = [template for template in _templates(tree) if template.path not in left and is_injected(template)]
-        records = [(template, _record(template)) for template in found]
+        records = [(template, recorded(template)) for template in found]
         copies = [(tuple(path), was) for _, record in records for path, was in record.get("shared", [])]
         shared[:] = dict.fromkeys(copies)
-        return [operation for template, record in records for operation in _removal(tree, template, record)]
+        return [operation for template, record in records for operation in removal_of(tree, template, record)]
 
     def injection(tree: Tree, copied: Shared) -> list[Operation]:
         notes.clear()
@@ -113,17 +101,6 @@ def _of_function(document: Any, options: Options) -> Options:
         raise InjectError(str(error)) from None
 
 
-def is_injected(template: PodTemplate) -> bool:
-    """Whether gpualert is in a pod already, put there by us."""
-    return MARK in _own_annotations(template)
-
-
-def _own_annotations(template: PodTemplate) -> dict[str, Any]:
-    metadata = template.holder.get("metadata")
-    told = metadata.get("annotations") if isinstance(metadata, dict) else None
-    return told if isinstance(told, dict) else {}
-
-
 def _one(
     tree: Tree, found: PodTemplate | podspecs.Beyond, options: Options, copied: Shared, notes: list[str]
 ) -> list[Operation]:
@@ -132,7 +109,7 @@ def _one(
         if _asked(found.annotations, found.where):
             if found.loses:
                 why = f'{found.why}, or leave it out with the annotation {INJECT}: "false"'
-                raise _LeftError(found, f"{found.where}: {why}")
+                raise LeftError(found, f"{found.where}: {why}")
             notes.append(f"{found.where}: {found.why}")
         return []
     try:
@@ -148,7 +125,7 @@ def _one(
         return _injection(tree, found, options, copied, notes)
     except (InjectError, ChoiceError) as error:
         why = str(error) if isinstance(error, InjectError) else f"{found.where}: {error}"
-        raise _LeftError(found, why) from None
+        raise LeftError(found, why) from None
 
 
 def _asked(annotations: dict[str, str], where: str) -> bool:
@@ -245,7 +222,7 @@ def _wrap(change: _Injection, container: dict[str, Any], path: Path, options: Op
     record: dict[str, Any] = {}
     if not change.template.carries:
         # $(VAR) in it is still the kubelet's to fill in, args still follow.
-        change.operations.append(Extend((*path, "command"), _BEFORE_COMMAND, front=True))
+        change.operations.append(Extend((*path, "command"), BEFORE_COMMAND, front=True))
     taken = [entry["name"] for entry in container.get("env") or []]
     rows = [row for row in additions.environment(change.template, container, options) if row["name"] not in taken]
     change.extend(container, (*path, "env"), f"{name}.env", rows)
@@ -257,17 +234,6 @@ def _wrap(change: _Injection, container: dict[str, Any], path: Path, options: Op
         change.operations.append(Put(path, "terminationMessagePolicy", "FallbackToLogsOnError"))
         record["policy"] = True
     change.record["containers"][name] = record
-
-
-def wrapped_line(line: str) -> str:
-    """A shell line under gpualert: as it is where it is one command, else for a shell.
-
-    Args:
-        line: The line.
-    """
-    line = line.strip()
-    simple = _ONE_COMMAND.fullmatch(line) and "=" not in line.split()[0]
-    return _BEFORE_LINE + (line if simple else f"sh -c {shlex.quote(line)}")
 
 
 def _wrap_line(change: _Injection, path: Path) -> None:
@@ -304,112 +270,3 @@ def _mark(change: _Injection) -> None:
         operations.append(Replace((*path, "metadata", "annotations"), {MARK: text()}))
     else:
         operations.append(Put((*path, "metadata", "annotations"), MARK, text()))
-
-
-# Taking it out
-
-
-def _record(template: PodTemplate) -> dict[str, Any]:
-    """What the mark says.
-
-    Raises:
-        _LeftError: It is damaged.
-    """
-    try:
-        record = json.loads(_own_annotations(template)[MARK])
-        rows = record["containers"].values()
-        names = [record["created"], record["volumes"], record["init"], record.get("pull", [])]
-        names += [row[key] for row in rows for key in ("env", "mounts")]
-        "".join([name for part in names for name in part])
-        [(list(path), str(was)) for path, was in record.get("shared", [])]
-        "".join([str(key) + was for key, was in record.get("nulls", {}).items()])
-        _, _, _ = record.get("line", ([], "", 0))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = f"the annotation {MARK} is damaged ({error}): take gpualert out by hand"
-        raise _LeftError(template, f"{template.where}: {why}") from None
-    return dict(record)
-
-
-def _removal(tree: Tree, template: PodTemplate, record: dict[str, Any]) -> list[Operation]:
-    spec, path = template.spec, (*template.path, "spec")
-    found: list[Operation] = []
-    for number, container in enumerate(spec["containers"]):
-        row = record["containers"].get(str(container.get("name"))) if isinstance(container, dict) else None
-        if row is None:
-            continue
-        here: Path = (*path, "containers", number)
-        command = container.get("command")
-        if isinstance(command, list) and command[:3] == _BEFORE_COMMAND and len(command) > 3:
-            found.append(DeleteItems((*here, "command"), (0, 1, 2)))
-        found += _drop(tree, container, (*here, "env"), row["env"], record, f"{container['name']}.env")
-        found += _drop(
-            tree, container, (*here, "volumeMounts"), row["mounts"], record, f"{container['name']}.volumeMounts"
-        )
-        if row.get("policy") and "terminationMessagePolicy" in container:
-            found.append(Delete((*here, "terminationMessagePolicy")))
-    found += _drop(tree, spec, (*path, "volumes"), record["volumes"], record, "volumes")
-    found += _drop(tree, spec, (*path, "initContainers"), record["init"], record, "initContainers")
-    found += _drop(tree, spec, (*path, "imagePullSecrets"), record.get("pull", []), record, "imagePullSecrets")
-    if "line" in record:
-        found += _unwrap_line(tree, record["line"])
-    return [*found, *_unmark(template, record)]
-
-
-def _drop(
-    tree: Tree, holder: dict[str, Any], path: Path, names: list[str], record: dict[str, Any], label: str
-) -> list[Operation]:
-    """Take entries out of a list by name; the list too, where it was ours and nothing is left in it."""
-    rows = holder.get(str(path[-1]))
-    if not isinstance(rows, list):
-        return []
-    ours = [number for number, row in enumerate(rows) if isinstance(row, dict) and row.get("name") in names]
-    if not ours:
-        return []
-    if len(ours) < len(rows):
-        return [DeleteItems(path, ours)]
-    if label in record.get("nulls", {}):
-        return [Restore(path, record["nulls"][label])]
-    steps = tree.steps(path)
-    if label in record["created"] or (steps is not None and not steps[-1].node.flow):
-        return [Delete(path)]
-    return [DeleteItems(path, ours)]
-
-
-def _unmark(template: PodTemplate, record: dict[str, Any]) -> list[Operation]:
-    metadata, created, nulls = (*template.path, "metadata"), record["created"], record.get("nulls", {})
-    alone = len(_own_annotations(template)) == 1
-    only_annotations = alone and len(template.holder["metadata"]) == 1
-    if only_annotations and "metadata" in nulls:
-        return [Restore(metadata, nulls["metadata"])]
-    if only_annotations and "metadata" in created:
-        return [Delete(metadata)]
-    if alone and "annotations" in nulls:
-        return [Restore((*metadata, "annotations"), nulls["annotations"])]
-    if alone and "annotations" in created:
-        return [Delete((*metadata, "annotations"))]
-    return [Delete((*metadata, "annotations", MARK))]
-
-
-def _unwrap_line(tree: Tree, remembered: Any) -> list[Operation]:
-    path, was, column = tuple(remembered[0]), str(remembered[1]), remembered[2]
-    steps = tree.steps(path)
-    line = tree.value(steps[-1].node) if steps else None
-    if steps is None or not isinstance(line, str) or not line.startswith(_BEFORE_LINE):
-        return []
-    if wrapped_line(str(_value_of(was))) == line and not tree.is_json and tree.column(steps[-1].node.start) == column:
-        return [Restore(path, was)]
-    rest = line.removeprefix(_BEFORE_LINE)
-    try:
-        words = shlex.split(rest) if rest.startswith("sh -c ") else []
-    except ValueError:  # somebody has changed it
-        words = []
-    return [Replace(path, words[2] if len(words) == 3 else rest)]
-
-
-def _value_of(text: str) -> Any:
-    """What a text of YAML stands for; nothing where it stands for nothing by itself."""
-    try:
-        value = Tree(f"value: {text}\n")
-        return value.value(value.root)["value"] if value.root else None
-    except ManifestError:
-        return None
