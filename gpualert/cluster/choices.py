@@ -173,7 +173,7 @@ CHOICES = (
     Choice("notify", _one_of("failure", "always", "never")),
     Choice("survivor", told_true),
 )
-_OF_OTHERS = ("injected", "inject", "run", "incident", "reported", "acknowledged", "silenced")
+_OF_OTHERS = ("injected", "inject", "run", "incidents", "verdict", "pending", "email-to", "watch", "job", "rank")
 """Annotations that say nothing about an injection: our own mark and switch, and what the watcher keeps on objects."""
 
 
