@@ -141,7 +141,8 @@ def _copy_into(source: str, aside: str) -> Copied:
         _make_directory(os.path.dirname(target))
         size += _copy_file(os.path.join(source, path), target, digest)
     shutil.copy(os.path.join(source, MANIFEST), os.path.join(aside, MANIFEST))  # with its mode
-    for place, _, names in os.walk(source):
+    for place, directories, names in os.walk(source):
+        directories[:] = [name for name in directories if not name.startswith(ASIDE)]  # it may be its own target
         for name in names:
             path = os.path.join(place, name)
             if os.path.islink(path):
