@@ -23,7 +23,7 @@ for target in gpualert gpualert-watch; do
         docker buildx build --quiet --build-arg BASE_IMAGE="$base" --target "$target" --output "type=oci,dest=$kit/images/$target.oci.tar,name=$target:$version" .
     fi
 done
-[ -d helm ] && cp -r helm "$kit/helm"
+[ -d helm ] && cp -r helm "$kit/helm" && rm -rf "$kit"/helm/*.py "$kit/helm/__pycache__" # those are for developers
 [ -d k8s ] && cp -r k8s "$kit/k8s"
 cp LICENSE "$kit/"
 sed "s/@VERSION@/$version/g" bundle/airgap.md >"$kit/INSTALL.md"

@@ -46,6 +46,7 @@ int main(int argc, char **argv) {
     char **environment = malloc((count + 2) * sizeof *environment), **arguments = malloc((argc + 12) * sizeof *arguments);
     if (!environment || !arguments) return 125;
     for (int i = 0; i < count; i++) {
+        if (!python && !strncmp(environ[i], "_GPUALERT_SIGNALS=", 18)) continue; /* somebody else's */
         environment[e] = environ[i];
         for (size_t k = 0; k < sizeof OURS / sizeof *OURS; k++)
             if (!strncmp(environ[i], OURS[k], strlen(OURS[k]))) environment[e] = joined("_GPUALERT_ENV_", environ[i]);

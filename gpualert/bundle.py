@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -10,9 +12,15 @@ import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MANIFEST = "MANIFEST.sha256"
 LAUNCHER = os.path.join("bin", "gpualert")
+ASIDE = ".gpualert-"
+"""How the names of unfinished copies begin."""
 BLOCK = 1 << 20
 CHECK_S = 60.0
 
@@ -68,21 +76,52 @@ def copy(source: str, target: str) -> Copied:
         BundleError: It cannot be copied, or the copy is not what it should be.
     """
     try:
-        os.makedirs(target, exist_ok=True)
-        aside = tempfile.mkdtemp(prefix=".gpualert-", dir=target)
+        _make_directory(target)
+        with _alone(target):
+            return _copy(source, target)
     except OSError as error:
         raise BundleError(_worded(error, target)) from None
+
+
+def _copy(source: str, target: str) -> Copied:
+    aside = tempfile.mkdtemp(prefix=ASIDE, dir=target)
     try:
         copied = _copy_into(source, aside)
         _check_start(aside)
         # bin last: who waits for the launcher then finds all that it needs.
         for name in sorted(os.listdir(aside), key=lambda name: name == "bin"):
             _replace(os.path.join(aside, name), os.path.join(target, name), aside)
-    except OSError as error:
-        raise BundleError(_worded(error, target)) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return copied
+
+
+def _make_directory(path: str) -> None:
+    """Make a directory and its parents, for everybody to enter, whatever the umask is."""
+    if not os.path.isdir(path):
+        _make_directory(os.path.dirname(path))
+        os.mkdir(path)
+        os.chmod(path, 0o755)  # noqa: S103  (whoever runs the job must reach the launcher)
+
+
+@contextlib.contextmanager
+def _alone(target: str) -> Iterator[None]:
+    """Hold the right to copy into a directory, without what copies that were killed have left there.
+
+    Where a file system has no locks nothing is removed: it might be somebody's who copies at this moment.
+    """
+    fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        locked = False
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            locked = True
+        for name in os.listdir(target) if locked else []:
+            if name.startswith(ASIDE):
+                shutil.rmtree(os.path.join(target, name), ignore_errors=True)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _worded(error: OSError, target: str) -> str:
@@ -99,10 +138,11 @@ def _copy_into(source: str, aside: str) -> Copied:
     hashes = _hashes(source)
     for path, digest in hashes.items():
         target = os.path.join(aside, path)
-        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        _make_directory(os.path.dirname(target))
         size += _copy_file(os.path.join(source, path), target, digest)
-    shutil.copyfile(os.path.join(source, MANIFEST), os.path.join(aside, MANIFEST))
-    for place, _, names in os.walk(source):
+    shutil.copy(os.path.join(source, MANIFEST), os.path.join(aside, MANIFEST))  # with its mode
+    for place, directories, names in os.walk(source):
+        directories[:] = [name for name in directories if not name.startswith(ASIDE)]  # it may be its own target
         for name in names:
             path = os.path.join(place, name)
             if os.path.islink(path):

@@ -29,7 +29,7 @@ API, ETCD, ETCD_PEER, KUBELET = 36443, 32379, 32380, 30250
 TOKEN = "e2e-token-of-a-cluster-on-loopback"
 NODE = "e2e-node"
 BRIDGE, ADDRESS = "gpualert-e2e", "10.231.0.1"
-PREFIX = "localhost/gpualert-e2e"
+PREFIX = os.environ.get("GPUALERT_E2E_IMAGES", "localhost/gpualert-e2e")
 IMAGES = ("gpualert", "bookworm", "wrapped", "pause")
 PATIENCE_S = 120.0
 

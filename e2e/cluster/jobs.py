@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import PYTHON
 
-PREFIX = "localhost/gpualert-e2e"
+PREFIX = os.environ.get("GPUALERT_E2E_IMAGES", "localhost/gpualert-e2e")
 INJECT = ("--image", f"{PREFIX}/gpualert:latest", "--image-pull-policy", "IfNotPresent")
 PATIENCE_S = 120.0
 

@@ -34,8 +34,7 @@ def test_the_admission_policy_wraps_what_is_labelled(namespace: Namespace) -> No
         "--set",
         f"admission.logVolume.hostPath.path={namespace.logs}",
     ]
-    _helm("install", release, str(CHARTS / "gpualert"), "--namespace", namespace.name, "--set", "admission.logVolume.emptyDir=null",
-          *options, *IMAGE)  # fmt: skip
+    _helm("install", release, str(CHARTS / "gpualert"), "--namespace", namespace.name, *options, *IMAGE)  # fmt: skip
     try:
         namespace.run("label", "namespace", namespace.name, "gpualert.dev/inject=enabled")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-PREFIX = "localhost/gpualert-e2e"
+PREFIX = os.environ.get("GPUALERT_E2E_IMAGES", "localhost/gpualert-e2e")
 LAUNCHER = "/gpualert/bin/gpualert"
 PODMAN = ["podman", "--runtime", "/usr/sbin/runc"]
 # Named, because runc may not raise limits here; PID and file limits of a usual container.

@@ -3,7 +3,7 @@
 # Idempotent; what is there already is kept, but gpualert itself is always built anew.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-prefix=localhost/gpualert-e2e
+prefix=${GPUALERT_E2E_IMAGES:-localhost/gpualert-e2e} # of its own, where several checkouts share a machine
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -49,3 +50,34 @@ def test_a_damaged_bundle_is_not_passed_on(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, "is damaged" in done.stderr) == (1, True)
     assert list((tmp_path / "second").iterdir()) == []
+
+
+def test_one_that_was_killed_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    target = tmp_path / "target"
+    assert _install(tmp_path, "--user", "0", to="/target/source").returncode == 0
+    argv = [str(tmp_path / "source" / "bin" / "gpualert"), "install", str(target)]
+    for _ in range(3):
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not list(target.glob(".gpualert-*/lib/*")):
+            assert process.poll() is None
+        process.kill()
+        process.wait()
+    assert len(list(target.glob(".gpualert-*"))) == 1
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, preexec_fn=lambda: os.umask(0o077))
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in target.iterdir()) == ["MANIFEST.sha256", "bin", "lib", "site"]
+    as_another = [
+        *PODMAN,
+        "run",
+        "--rm",
+        *LIMITS,
+        "--user",
+        "1234",
+        "-v",
+        f"{target}:/gpualert:ro",
+        "--entrypoint",
+        LAUNCHER,
+    ]
+    done = subprocess.run([*as_another, f"{PREFIX}/empty", "version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

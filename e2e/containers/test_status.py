@@ -71,6 +71,25 @@ def test_a_stop_at_any_moment_of_the_start_is_honoured(bundle: Path, tmp_path: P
         assert time.monotonic() - sent < 20
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "arguments", [["attend", "--every", "1h"], ["flush", "--watch"], ["inject"]], ids=lambda words: words[0]
+)
+def test_commands_that_wait_end_when_they_are_told_to(
+    bundle: Path, tmp_path: Path, arguments: list[str], number: int
+) -> None:
+    """From the bundle, whose launcher blocks every signal before there is an interpreter."""
+    process = subprocess.Popen(
+        [str(bundle / "bin" / "gpualert"), *arguments],
+        env={"GPUALERT_LOG_DIR": str(tmp_path)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    # Whenever it comes: at once, while it is blocked, or when the command waits.
+    time.sleep(0.01 if number == signal.SIGTERM else 1)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode in (0, 1, -number)
+
+
 def _pid1(parent: int) -> int:
     """The process that unshare has started, once it has blocked its signals as the launcher does first."""
     while True:

@@ -67,7 +67,20 @@ def _make_directory(path: str, mode: int) -> bool:
         return True
     except FileNotFoundError:
         return False
+    _share(path)
     return True
+
+
+def _share(path: str) -> None:
+    """Let the group write into a new directory where the one above it is the group's (setgid, writable by it).
+
+    Kubernetes makes volumes so for fsGroup; a survivor that is another user of that group can then close the run.
+    """
+    try:
+        if posix.stat(path.rstrip("/").rpartition("/")[0] or "/").st_mode & 0o2020 == 0o2020:
+            posix.chmod(path, 0o2770)
+    except OSError:
+        pass  # as private as it was made
 
 
 def sync_directory(path: str) -> None:
@@ -150,6 +163,7 @@ class RunDirectory:
         self.run_id = run_id
         self.path = f"{parent.rstrip('/')}/{run_id}"
         posix.mkdir(self.path, DIRECTORY_MODE)
+        _share(self.path)
         self._facts = facts
         self._lock_fd = self._events_fd = -1
         self._marker = ""
@@ -179,7 +193,7 @@ class RunDirectory:
                 posix.close(posix.open(self._marker, _WRITE, FILE_MODE))
             except FileNotFoundError:
                 try:
-                    posix.mkdir(self._marker.rpartition("/")[0], 0o755)
+                    make_directories(self._marker.rpartition("/")[0])
                 except OSError:
                     return  # gpualert report and gpualert runs look at every directory
             except OSError:
