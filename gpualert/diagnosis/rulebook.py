@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import re2
 
 from gpualert.diagnosis import literals
+from gpualert.diagnosis.text import names_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -293,13 +294,22 @@ class Rulebook:
     def _unless(self) -> dict[int, Any]:
         return {number: re2.compile(rule.unless) for number, rule in enumerate(self.rules) if rule.unless}
 
+    @lru_cache(maxsize=1024)  # noqa: B019  (a rulebook lives as long as its process)
+    def _compiled(self, pattern: str) -> Any:
+        return re2.compile(pattern)
+
     def matches(self, line: str) -> list[Rule]:
-        """The rules that a line matches."""
-        return [
+        """The rules that a line matches; words that only count what has not happened, or name an option, match none."""
+        matched = [
             self.rules[number]
             for number in self._set.Match(line) or ()
             if number not in self._unless or not self._unless[number].search(line)
         ]
+        return [rule for rule in matched if not self._names_nothing(rule, line)]
+
+    def _names_nothing(self, rule: Rule, line: str) -> bool:
+        found = self._compiled(rule.pattern).finditer(line)
+        return all(names_nothing(line, part.start(), part.end()) for part in found)
 
     def groups(self, rule: Rule, line: str) -> dict[str, str]:
         """The named groups of a rule's match in a line; empty where it does not match."""
