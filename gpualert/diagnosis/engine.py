@@ -1,6 +1,6 @@
 """The decision: facts first, then causes over symptoms, the end over the middle, the first to break over the loudest.
 
-The engine knows no class by the text that shows it; what it decides from facts alone is in ``facts.py``.
+The engine knows no class by the text that shows it; what it decides from facts alone is in ``ending.py``, what they leave room for in ``consistency.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpualert.diagnosis import ending, torchrun, traceback
+from gpualert.diagnosis import consistency, ending, torchrun, traceback
 from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
 from gpualert.diagnosis.reader import Hit, LogSource, Scan, lines_from, open_log
 from gpualert.diagnosis.rulebook import LEVELS, FailureClass, Rulebook
@@ -151,12 +151,12 @@ class _Case:
         inside = [hit.rule.level for hit in telling if hit.rule.level and _around(hit, final) is not None]
         symptom = bool(inside) and max(inside) <= LEVELS["symptom"]
         for hit in telling:
-            if ending.impossible(hit.rule.cls, self.facts):
+            chain = _around(hit, final)
+            if consistency.impossible(hit.rule, self.facts, uncaught=chain is not None):
                 continue
             if hit.rule.lasting and not self._holds(hit):
                 continue
             level = float(hit.rule.level)
-            chain = _around(hit, final)
             if chain is None and self._beside(hit, chains, ends_in_symptom=symptom):
                 level -= SURVIVED
             elif chain is None and level < LEVELS["evidence"]:

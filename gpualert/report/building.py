@@ -54,6 +54,9 @@ def facts_of(run: Run) -> Facts:
         timeout_s=_real(end.get("timeout_s")),
         launch_error=str(error["message"]) if error.get("message") else None,
         launch_errno=_whole(error.get("errno")),
+        # What a supervisor that was killed did not see is unknown: its last sample is older than the end.
+        supervised=run.exit is not None and not end.get("interrupted"),
+        counted=_whole(group.get("oom_kill")) is not None and not end.get("interrupted"),
         oom_kills=_whole(group.get("oom_kill")) or 0,
         memory_limit=_whole(group.get("memory_limit")),
         memory_peak=_whole(group.get("memory_peak")),
