@@ -1,7 +1,7 @@
 """Which text an end leaves room for: a process that a signal ended was not ended by a file that was missing.
 
-One table: a kind of end, the text that it rules out, and the text that it weakens, which then counts only where it ended
-the run by itself: inside its last, uncaught traceback.
+One table: a kind of end, the text that it rules out, and the text that it weakens, which then counts only where it
+ended the run by itself: inside its last, uncaught traceback.
 """
 
 from __future__ import annotations
