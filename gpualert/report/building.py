@@ -71,12 +71,13 @@ def facts_of(run: Run) -> Facts:
     )
 
 
-def diagnosed(run: Run, rule_directories: list[str]) -> tuple[Diagnosis, list[str]]:
+def diagnosed(run: Run, rule_directories: list[str], redaction: Redaction) -> tuple[Diagnosis, list[str]]:
     """The diagnosis of a run, and what went wrong on the way to it.
 
     Args:
         run: The run.
         rule_directories: Directories with rules of the user's own.
+        redaction: Masks secrets in what is quoted, before it is shortened.
     """
     trouble = []
     try:
@@ -86,7 +87,7 @@ def diagnosed(run: Run, rule_directories: list[str]) -> tuple[Diagnosis, list[st
         rules = Rulebook.load()
     facts = facts_of(run)
     try:
-        return diagnose(run.log_path, facts, rules=rules), trouble
+        return diagnose(run.log_path, facts, rules=rules, mask=redaction.mask), trouble
     except OSError as error:
         trouble.append(f"cannot read {run.log_path} ({error.strerror}): diagnosed without the log")
         return diagnose(b"", facts, rules=rules), trouble

@@ -108,7 +108,7 @@ def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> dict[str, A
         log: Where it is noted.
     """
     problems = run.facts.pop("configuration_problems", [])
-    found, trouble = building.diagnosed(run, settings.diagnosis.rules)
+    found, trouble = building.diagnosed(run, settings.diagnosis.rules, mask)
     log.info("diagnosed", cls=found.cls, confidence=found.confidence)
     said = (run.exit or {}).get("trouble") or []
     trouble += [f"{problem}: ignored" for problem in problems if not any(str(problem) in line for line in said)]
