@@ -21,8 +21,8 @@ CHUNK = 1 << 20
 
 _UNPACKERS: tuple[tuple[int, bytes, Callable[[BinaryIO], BinaryIO]], ...] = (
     (0, b"\x1f\x8b", lambda file: cast("BinaryIO", gzip.GzipFile(fileobj=file, mode="rb"))),
-    (4, b"1AY&SY", lambda file: cast("BinaryIO", bz2.BZ2File(file))),  # noqa: SIM115  (left to the caller)
-    (0, b"\xfd7zXZ\x00", lambda file: cast("BinaryIO", lzma.LZMAFile(file))),
+    (4, b"1AY&SY", lambda file: cast("BinaryIO", bz2.BZ2File(file))),
+    (0, b"\xfd7zXZ\x00", lambda file: cast("BinaryIO", lzma.LZMAFile(file))),  # noqa: SIM115  (left to the caller)
 )
 """Where in a file which bytes tell by what it can be read."""
 _PACKED = {b"\x28\xb5\x2f\xfd": "zstdcat", b"\x04\x22\x4d\x18": "lz4cat", b"PK\x03\x04": "unzip -p"}
