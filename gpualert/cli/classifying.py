@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpualert.cli.output import Refused, harmless, print_json
 from gpualert.diagnosis import Facts, Rulebook, RuleError, answers
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 STATUS = click.IntRange(0, 255)
 SIGNAL = click.IntRange(1, 64)
+
+
+class Directories(click.types.StringParamType):
+    """Directories with rules; in the environment variable with commas between them, as ``gpualert run`` reads it."""
+
+    envvar_list_splitter = ","
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """What cannot be written to standard output is said in one line; a reader that has gone is none of that."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter would try again at its end
+        raise Refused(f"cannot write to standard output ({error.strerror})") from None
 
 
 def rulebook(directories: tuple[str, ...]) -> Rulebook:
@@ -21,7 +44,7 @@ def rulebook(directories: tuple[str, ...]) -> Rulebook:
         Refused: A rule file is wrong.
     """
     try:
-        return Rulebook.load(directories)
+        return Rulebook.load(tuple(directory.strip() for directory in directories if directory.strip()))
     except RuleError as error:
         raise Refused(str(error)) from None
 
@@ -36,7 +59,12 @@ def rulebook(directories: tuple[str, ...]) -> Rulebook:
     "--batch", metavar="FILE.jsonl", help='Objects {"id","log","exit_code","signal"}, one a line; - is stdin.'
 )
 @click.option(
-    "--rules", multiple=True, metavar="DIR", envvar="GPUALERT_RULES", help="Directories with rules of your own."
+    "--rules",
+    type=Directories(),
+    multiple=True,
+    metavar="DIR",
+    envvar="GPUALERT_RULES",
+    help="Directories with rules of your own.",
 )
 @click.argument("log", nargs=-1)
 def classify(
@@ -49,7 +77,7 @@ def classify(
 ) -> None:
     """Say why a job failed, from its log.
 
-    LOG is a file, or - for standard input.
+    LOG is a file (also gzip, bzip2, xz, or UTF-16), a pipe, or - for standard input.
 
     \b
     examples
@@ -67,16 +95,17 @@ def classify(
     failed = False
     for path in log:
         try:
-            source: Any = answers.seekable(sys.stdin.buffer) if path == "-" else path
+            source: Any = sys.stdin.buffer if path == "-" else path
             answer = answers.classify(source, Facts(exit_code, signal), known, name=path)
         except OSError as error:
             click.echo(f"gpualert: cannot read {harmless(path)} ({error.strerror})", err=True)
             failed = True
             continue
-        if form == "json":
-            print_json(answer)
-        else:
-            click.echo(_as_text(answer, named=len(log) > 1))
+        with _answering():
+            if form == "json":
+                print_json(answer)
+            else:
+                click.echo(_as_text(answer, named=len(log) > 1))
     if failed:
         sys.exit(1)
 
@@ -85,7 +114,8 @@ def _classify_batch(path: str, rules: Rulebook) -> None:
     try:
         with click.open_file(path, encoding="utf-8", errors="replace") as lines:
             for answer in answers.batch(lines, rules):
-                print_json(answer)
+                with _answering():
+                    print_json(answer)
     except OSError as error:
         raise Refused(f"cannot read {path} ({error.strerror})") from None
     except answers.BatchError as error:
@@ -109,7 +139,12 @@ def _as_text(answer: dict[str, Any], *, named: bool) -> str:
 
 @click.command()
 @click.option(
-    "--rules", multiple=True, metavar="DIR", envvar="GPUALERT_RULES", help="Directories with rules of your own."
+    "--rules",
+    type=Directories(),
+    multiple=True,
+    metavar="DIR",
+    envvar="GPUALERT_RULES",
+    help="Directories with rules of your own.",
 )
 @click.option(
     "--format",
@@ -122,18 +157,19 @@ def _as_text(answer: dict[str, Any], *, named: bool) -> str:
 def explain(rules: tuple[str, ...], form: str, name: str | None) -> None:
     """Say what a class of failure means, what to do, and how it is recognised; without CLASS, list all."""
     known = rulebook(rules)
-    if form == "markdown":
-        click.echo(answers.markdown(known))
-        return
-    if name is None:
-        family = ""
-        for cls in known.classes.values():
-            if cls.family != family:
-                family = cls.family
-                click.echo(f"{family}")
-            click.echo(f"  {cls.name:<22} {cls.meaning}")
-        return
-    try:
-        click.echo(harmless(answers.explain(name, known)))
-    except KeyError:
-        raise Refused(f"there is no class {name} (gpualert explain lists them)") from None
+    with _answering():
+        if form == "markdown":
+            click.echo(answers.markdown(known))
+            return
+        if name is None:
+            family = ""
+            for cls in known.classes.values():
+                if cls.family != family:
+                    family = cls.family
+                    click.echo(f"{family}")
+                click.echo(f"  {cls.name:<22} {cls.meaning}")
+            return
+        try:
+            click.echo(harmless(answers.explain(name, known)))
+        except KeyError:
+            raise Refused(f"there is no class {name} (gpualert explain lists them)") from None

@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpualert.diagnosis.engine import diagnose
 from gpualert.diagnosis.model import Facts
+from gpualert.diagnosis.opening import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpualert.diagnosis.rulebook import Rulebook
 
-MEMORY_MAX = 16 << 20
-
 
 class BatchError(Exception):
     """A line of a batch is wrong; the message names it."""
-
-
-def seekable(stream: BinaryIO) -> BinaryIO:
-    """A stream that can seek, with what is left in ``stream``; large ones go to a temporary file.
-
-    Args:
-        stream: Standard input, for instance.
-    """
-    spooled = tempfile.SpooledTemporaryFile(max_size=MEMORY_MAX)  # noqa: SIM115  (the caller reads it)
-    while chunk := stream.read(1 << 20):
-        spooled.write(chunk)
-    spooled.seek(0)
-    return spooled  # type: ignore[return-value]
 
 
 def classify(source: str | BinaryIO, facts: Facts, rules: Rulebook, *, name: str) -> dict[str, Any]:
     """The answer for one log.
 
     Args:
-        source: A path, or a stream that can seek.
+        source: A path, also of a pipe or a compressed file, or a stream.
         facts: What is known apart from the log.
         rules: Classes and rules.
         name: What the answer calls it.
@@ -47,7 +32,12 @@ def classify(source: str | BinaryIO, facts: Facts, rules: Rulebook, *, name: str
     Raises:
         OSError: The log cannot be read.
     """
-    return {"path": name, **diagnose(source, facts, rules=rules).as_dict()}
+    log = opened(source)
+    try:
+        return {"path": name, **diagnose(log, facts, rules=rules).as_dict()}
+    finally:
+        if log is not source:
+            log.close()
 
 
 def _status(row: dict[str, Any], key: str, number: int) -> int | None:
@@ -76,6 +66,8 @@ def batch(lines: Iterable[str], rules: Rulebook) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
         except ValueError as error:
             raise BatchError(f"line {number}: not JSON ({error})") from None
+        except RecursionError:
+            raise BatchError(f"line {number}: not JSON that anybody means (nested too deeply)") from None
         if not isinstance(row, dict) or not isinstance(row.get("log"), str):
             raise BatchError(f'line {number}: must be an object with "id" and "log"')
         facts = Facts(_status(row, "exit_code", number), _status(row, "signal", number))

@@ -1,4 +1,4 @@
-"""What the facts of a run's end say by themselves, and what they rule out."""
+"""What the facts of a run's end say by themselves."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ STOP_WINDOW_S = 600.0
 """A stop signal that came longer than this before the end was survived."""
 NEAR_LIMIT = 0.88
 """Memory at this share of its limit, just before a supervisor died with its job, points to the out-of-memory killer."""
+
+_BOTH = "the supervisor was killed, and the job with it or after it"
+"""What is known when a supervisor has left no exit status: the job may have lived on for a while without it."""
 
 _STOPPED = {signal.SIGTERM: "terminated", signal.SIGINT: "interrupted", signal.SIGHUP: "terminated"}
 _STOPPED |= {signal.SIGQUIT: "terminated", signal.SIGUSR1: "terminated", signal.SIGUSR2: "terminated"}
@@ -70,15 +73,6 @@ def stop_signal(facts: Facts) -> int | None:
 def explained_by_stop(facts: Facts) -> frozenset[str]:
     """The classes that are only consequences, given a stop signal from outside or our own limit."""
     return _MADE_BY_STOP if stop_signal(facts) is not None or facts.timed_out else frozenset()
-
-
-def impossible(cls: str, facts: Facts) -> bool:
-    """Whether a run of this class cannot have ended so."""
-    if facts.signal is None and facts.exit_code is None:
-        return False
-    if cls == "command_not_found":
-        return facts.exit_code not in (127, 1, 2) and facts.signal is None
-    return cls == "not_executable" and facts.exit_code not in (126, 127, 1, 2)
 
 
 def _answer(
@@ -154,20 +148,20 @@ def _by_signal(facts: Facts, rules: Rulebook) -> Diagnosis | None:
 
 
 def _lost(facts: Facts, rules: Rulebook) -> Diagnosis:
-    """The supervisor died with the job."""
+    """The supervisor died, and the job with it or after it."""
     if facts.oom_kills:
-        text = "killed together with its supervisor by the out-of-memory killer (control group counter)"
+        text = f"{_BOTH}; the control group counts a process ended by the out-of-memory killer"
         return _answer(rules, "oom_killer", 0.95, text, f"control group: oom_kill {facts.oom_kills}")
     stop = stop_signal(facts)
     if stop is not None:
-        text = f"stopped from outside by {name_of(stop)}, then killed together with its supervisor"
+        text = f"stopped from outside by {name_of(stop)}, then {_BOTH}"
         return _answer(rules, "terminated", 0.95, text, f"{name_of(stop)} was forwarded")
     last, limit = facts.memory_last, facts.memory_limit
     if last is not None and limit and last >= NEAR_LIMIT * limit:
-        text = f"killed together with its supervisor with {_gib(last)} of {_gib(limit)} memory in use"
+        text = f"{_BOTH}, with {_gib(last)} of {_gib(limit)} memory in use"
         return _answer(rules, "oom_killer", 0.95, text, "the last memory sample was near the limit")
     memory = f"; last memory sample {_gib(last)}" + (f" of {_gib(limit)}" if limit else "") if last is not None else ""
-    text = f"the supervisor was killed together with the job, and nothing says why{memory}"
+    text = f"{_BOTH}, and nothing says why{memory}"
     return _answer(rules, "lost", 0.95, text)
 
 

@@ -1,23 +1,27 @@
 """The decision: facts first, then causes over symptoms, the end over the middle, the first to break over the loudest.
 
-The engine knows no class by the text that shows it; what it decides from facts alone is in ``facts.py``.
+The engine knows no class by the text that shows it; what it decides from facts alone is in ``ending.py``, and what they
+leave room for in ``consistency.py``.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpualert.diagnosis import ending, torchrun, traceback
+from gpualert.diagnosis import consistency, ending, torchrun, traceback
 from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
-from gpualert.diagnosis.reader import Hit, LogSource, Scan, lines_from, open_log
+from gpualert.diagnosis.reader import CHUNK, Hit, LogSource, Scan, line_starts, lines_from, open_log
 from gpualert.diagnosis.rulebook import LEVELS, FailureClass, Rulebook
 from gpualert.diagnosis.text import calm, shorten, unprefixed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from gpualert.diagnosis.reader import Mask
 
 AFTER_BYTES = 128 << 10
 EVIDENCE_MAX = 6
@@ -58,13 +62,16 @@ class Candidate:
     level: float
 
 
-def diagnose(log: LogSource, facts: Facts | None = None, *, rules: Rulebook | None = None) -> Diagnosis:
+def diagnose(
+    log: LogSource, facts: Facts | None = None, *, rules: Rulebook | None = None, mask: Mask | None = None
+) -> Diagnosis:
     """Say why a run ended as it did.
 
     Args:
         log: Its output: a path, the bytes, or a binary stream that can seek.
         facts: What is known apart from the log.
         rules: Classes and rules; those that come with gpualert when None.
+        mask: Masks secrets in what is quoted from the log, before it is shortened; nothing is masked when None.
 
     Returns:
         The diagnosis; the same for the same input.
@@ -76,7 +83,7 @@ def diagnose(log: LogSource, facts: Facts | None = None, *, rules: Rulebook | No
     facts = facts or Facts()
     stream = open_log(log)
     try:
-        return _Case(stream, ending.normalised(facts), rules).decide()
+        return _Case(stream, ending.normalised(facts), rules, mask).decide()
     finally:
         if stream is not log:
             stream.close()
@@ -85,12 +92,14 @@ def diagnose(log: LogSource, facts: Facts | None = None, *, rules: Rulebook | No
 class _Case:
     """One log with its facts."""
 
-    def __init__(self, log: BinaryIO, facts: Facts, rules: Rulebook) -> None:
+    def __init__(self, log: BinaryIO, facts: Facts, rules: Rulebook, mask: Mask | None) -> None:
         self.log = log
         self.facts = facts
         self.rules = rules
-        self.scan = Scan(log, rules)
+        self.scan = Scan(log, rules, mask)
+        self._mask = mask
         self._progress_after: dict[tuple[int, int | None], bool] = {}
+        self._progress: dict[int, list[tuple[int, int | None]]] = {}
         tables = [hit for hit in self.scan.hits if hit.rule.id == TABLE_RULE]
         self._first_rank = torchrun.first_rank(log, tables[-1].offset) if tables else None
 
@@ -129,7 +138,8 @@ class _Case:
             return None  # a wrapper, which says nothing by itself
         rule = next(rule for rule in self.rules.rules if rule.id == EXCEPTION_RULE)
         text = f"{error.name}: {error.message}" if error.message else error.name
-        return Candidate(Hit(rule, error.line, last.offset, text, last.rank), rule.level)
+        shown = self._mask(text) if self._mask else text
+        return Candidate(Hit(rule, error.line, last.offset, shown, last.rank), rule.level)
 
     def _overruled(self, best: Candidate) -> bool:
         """Whether what the facts say explains the matched text away (a stop signal and the errors it makes)."""
@@ -149,19 +159,20 @@ class _Case:
         telling = [h for h in self.scan.hits if h.rule.level != LEVELS["generic"] or h.offset not in exact]
         probing = {line for chain in final for line in traceback.probed(chain)}
         inside = [hit.rule.level for hit in telling if hit.rule.level and _around(hit, final) is not None]
+        naming = [(chain, self._shown_in(chain, telling)) for chain in final]
         symptom = bool(inside) and max(inside) <= LEVELS["symptom"]
         for hit in telling:
-            if ending.impossible(hit.rule.cls, self.facts):
+            chain = _around(hit, final)
+            if consistency.impossible(hit.rule, self.facts, uncaught=chain is not None):
                 continue
             if hit.rule.lasting and not self._holds(hit):
                 continue
             level = float(hit.rule.level)
-            chain = _around(hit, final)
             if chain is None and self._beside(hit, chains, ends_in_symptom=symptom):
                 level -= SURVIVED
             elif chain is None and level < LEVELS["evidence"]:
                 # A driver's word stands beside a traceback: the program sees the same as some CUDA error.
-                if level != LEVELS["driver"] and any(self._settles(other, telling, hit) for other in final):
+                if level != LEVELS["driver"] and any(self._settles(*other, hit) for other in naming):
                     level -= SURVIVED  # what the run ended in says more
                 elif self._survived(hit):
                     level -= SURVIVED
@@ -183,24 +194,26 @@ class _Case:
             return True
         if hit.rule.cls == "command_not_found" and self.facts.exit_code not in (None, 127):
             return True
-        return _around(hit, chains) is None and (ends_in_symptom or self._broke_later(hit))
+        return _around(hit, chains) is None and (ends_in_symptom or hit.line < self._broke_at)
 
-    def _broke_later(self, hit: Hit) -> bool:
-        """Whether something in the machine, or between the ranks, broke after a match."""
-        return any(
-            other.line > hit.line and other.rule.level >= LEVELS["cause"] and self._family(other) != CODE
-            for other in self.scan.hits
-        )
+    @cached_property
+    def _broke_at(self) -> int:
+        """The last line that shows something in the machine, or between the ranks, breaking."""
+        broke = (h.line for h in self.scan.hits if h.rule.level >= LEVELS["cause"] and self._family(h) != CODE)
+        return max(broke, default=0)
 
-    def _settles(self, chain: traceback.Chain, hits: Sequence[Hit], earlier: Hit) -> bool:
+    def _shown_in(self, chain: traceback.Chain, hits: Sequence[Hit]) -> frozenset[str]:
+        """The families of the causes that a traceback names."""
+        inside = [hit for hit in hits if chain.first_line <= hit.line <= chain.last_line]
+        return frozenset(self._family(hit) for hit in inside if hit.rule.level >= LEVELS["generic"])
+
+    def _settles(self, chain: traceback.Chain, families: frozenset[str], earlier: Hit) -> bool:
         """Whether a final traceback of the same rank names a cause of its own, so that what came before does not count.
 
         What one process says of the others (a broken collective) is no cause of what broke in the machine before.
         """
         if earlier.line >= chain.first_line or (earlier.rank is not None and earlier.rank != chain.rank):
             return False
-        inside = [hit for hit in hits if chain.first_line <= hit.line <= chain.last_line]
-        families = {self._family(hit) for hit in inside if hit.rule.level >= LEVELS["generic"]}
         return bool(families - {DISTRIBUTED}) or (bool(families) and self._family(earlier) in (CODE, DISTRIBUTED))
 
     def _family(self, hit: Hit) -> str:
@@ -236,21 +249,24 @@ class _Case:
         """Whether training went on after a place in the log; that another rank still trained for a while is no sign."""
         if (line, rank) not in self._progress_after:
             shown = (
-                number
-                for number, text in self._lines_after(offset)
-                if number > 0
-                and _PROGRESS.search(text)
-                and not _TROUBLE.search(text)
-                and (rank is None or unprefixed(text)[0] in (None, rank))
+                its
+                for chunk in range(offset // CHUNK, (offset + AFTER_BYTES) // CHUNK + 1)
+                for place, its in self._progress_in(chunk)
+                if offset < place < offset + AFTER_BYTES and (rank is None or its in (None, rank))
             )
             # One line may have been written before, by the other stream: they are read apart.
             self._progress_after[line, rank] = len(list(islice(shown, PROGRESS_LINES))) == PROGRESS_LINES
         return self._progress_after[line, rank]
 
-    def _lines_after(self, offset: int) -> Iterable[tuple[int, str]]:
-        # ``offset`` may be that of a chain's first line; what belongs to the traceback itself is no progress.
-        for number, text in lines_from(self.log, offset, AFTER_BYTES):
-            yield number, "" if text.startswith(" ") else text
+    def _progress_in(self, chunk: int) -> list[tuple[int, int | None]]:
+        """Where in a chunk of the log training went on, with the ranks; what belongs to a traceback is no progress."""
+        if chunk not in self._progress:
+            self._progress[chunk] = [
+                (offset, unprefixed(text)[0])
+                for offset, text in line_starts(self.log, chunk)
+                if not text.startswith(" ") and _PROGRESS.search(text) and not _TROUBLE.search(text)
+            ]
+        return self._progress[chunk]
 
     def _lasts(self, hit: Hit) -> bool:
         """Whether nothing after a match shows a finite loss again."""
@@ -282,7 +298,8 @@ class _Case:
         warnings = list(answer.warnings)
         for chain in self._final_chains(self._chains()):
             error = chain.exceptions[-1]
-            warnings.append(f"line {error.line}: {error.name} was not caught, but the exit code is 0")
+            name = self._mask(error.name) if self._mask else error.name
+            warnings.append(f"line {error.line}: {name} was not caught, but the exit code is 0")
         return replace(answer, warnings=tuple(warnings[:3]))
 
     def _holds(self, hit: Hit) -> bool:

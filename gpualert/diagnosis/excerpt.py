@@ -12,6 +12,8 @@ from gpualert.diagnosis.traceback import CAUSED_BY, DURING, HEADER
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from gpualert.diagnosis.reader import Mask
+
 BLOCK = 1 << 20
 TAIL_BYTES = 256 << 10
 QUOTED_LINE_MAX = 500
@@ -57,13 +59,17 @@ def _seek_line(log: BinaryIO, line: int) -> int:
     return offset
 
 
-def _visible(raw: bytes) -> str:
+def _visible(raw: bytes, mask: Mask | None) -> str:
     """A line as a terminal would show it in the end: what a carriage return has overwritten is left out."""
     raw = raw.rstrip(b"\r")
-    return shorten(clean(raw.rpartition(b"\r")[2] if b"\r" in raw else raw), QUOTED_LINE_MAX)
+    text = clean(raw.rpartition(b"\r")[2] if b"\r" in raw else raw)
+    # Masked before it is shortened: the beginning of a secret is one too.
+    return shorten(mask(text) if mask else text, QUOTED_LINE_MAX)
 
 
-def context(source: LogSource, line: int, before: int = 8, after: int = 6) -> list[tuple[int, str]]:
+def context(
+    source: LogSource, line: int, before: int = 8, after: int = 6, *, mask: Mask | None = None
+) -> list[tuple[int, str]]:
     """The lines around one.
 
     Args:
@@ -71,6 +77,7 @@ def context(source: LogSource, line: int, before: int = 8, after: int = 6) -> li
         line: The line's number, from 1.
         before: How many lines before it.
         after: How many after it.
+        mask: Masks secrets.
 
     Returns:
         Numbers and lines.
@@ -82,22 +89,27 @@ def context(source: LogSource, line: int, before: int = 8, after: int = 6) -> li
     try:
         first = max(line - before, 1)
         log.seek(_seek_line(log, first))
-        data = log.read((before + after + 1) * 4096)
+        room = (before + after + 1) * 4096
+        data = log.read(room)
     finally:
         if log is not source:
             log.close()
-    lines = data.split(b"\n")[: line + after - first + 1]
+    lines = data.split(b"\n")
+    if len(data) == room and len(lines) > line - first + 1:
+        lines.pop()  # cut off, perhaps in the middle of a secret
+    lines = lines[: line + after - first + 1]
     if lines and not lines[-1]:
         lines.pop()
-    return [(first + number, _visible(raw)) for number, raw in enumerate(lines)]
+    return [(first + number, _visible(raw, mask)) for number, raw in enumerate(lines)]
 
 
-def tail(source: LogSource, count: int = 40) -> list[str]:
+def tail(source: LogSource, count: int = 40, *, mask: Mask | None = None) -> list[str]:
     """The last lines of a log.
 
     Args:
         source: The log.
         count: How many lines at most.
+        mask: Masks secrets.
 
     Raises:
         OSError: The log cannot be read.
@@ -115,20 +127,21 @@ def tail(source: LogSource, count: int = 40) -> list[str]:
         lines = lines[1:]
     if lines and not lines[-1]:
         lines.pop()
-    return [_visible(raw) for raw in lines[-count:]]
+    return [_visible(raw, mask) for raw in lines[-count:]]
 
 
-def traceback_around(source: LogSource, line: int) -> list[str]:
+def traceback_around(source: LogSource, line: int, *, mask: Mask | None = None) -> list[str]:
     """The traceback that holds a line, from its header to its exception; empty where there is none.
 
     Args:
         source: The log.
         line: The line's number, from 1.
+        mask: Masks secrets.
 
     Raises:
         OSError: The log cannot be read.
     """
-    lines = context(source, line, TRACEBACK_LINES_MAX, 20)
+    lines = context(source, line, TRACEBACK_LINES_MAX, 20, mask=mask)
     at = next((i for i, (number, _) in enumerate(lines) if number == line), None)
     if at is None:
         return []

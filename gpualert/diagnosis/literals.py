@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from re import _constants as constants  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 MIN_LENGTH = 3
 
 
+@lru_cache(maxsize=4096)
 def required(pattern: str) -> list[str] | None:
     """Literals of which every match of ``pattern`` contains at least one.
 

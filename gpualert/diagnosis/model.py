@@ -22,12 +22,15 @@ class Facts:
         timeout_s: That limit in seconds.
         launch_error: Why the command could not be started (``"No such file or directory"``); None when it ran.
         launch_errno: The errno of that error.
+        supervised: gpualert itself ran the command, so that a signal that is not among ``forwarded`` did not come
+            through it.
+        counted: The control group's counters are known, so that no ``oom_kills`` means that there were none.
         oom_kills: How many processes of this run's control group the kernel's out-of-memory killer ended.
         memory_limit: The control group's memory limit in bytes.
         memory_peak: The highest memory use seen, in bytes.
         memory_last: The last memory sample of the run, in bytes.
         pids_max_events: How often the control group's process limit refused a fork.
-        interrupted: The supervisor died with the job, so there is no exit status.
+        interrupted: The supervisor died, and the job with it or after it, so there is no exit status.
         duration_s: How long the command ran, in seconds.
         silent_s: How long before the end the last output came, in seconds.
         rank: This process's rank; None outside a distributed job.
@@ -44,6 +47,8 @@ class Facts:
     timeout_s: float | None = None
     launch_error: str | None = None
     launch_errno: int | None = None
+    supervised: bool = False
+    counted: bool = False
     oom_kills: int = 0
     memory_limit: int | None = None
     memory_peak: int | None = None

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import re2
 
 from gpualert.diagnosis import literals
+from gpualert.diagnosis.sieve import Probe, probes_of, trigger_of
+from gpualert.diagnosis.text import names_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,6 +90,7 @@ class Rule:
         lookup: For a named group, what its values mean; the meaning is there for templates as ``<group>_means``.
         yields_to: Ids of rules that say the same more exactly; where one of them matches close by, it decides.
         source: The file it comes from.
+        alternatives: The pattern's alternatives, where it was given as a list.
     """
 
     id: str
@@ -105,6 +108,7 @@ class Rule:
     lookup: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     yields_to: tuple[str, ...] = ()
     source: str = field(default="", compare=False)
+    alternatives: tuple[str, ...] = field(default=(), compare=False)
 
 
 def _check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
@@ -173,10 +177,12 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
     level = _text(table, "level", where, "symptom" if classes[cls].symptom else "cause")
     if level not in LEVELS:
         raise RuleError(f"{where}: level must be one of {', '.join(LEVELS)}, not '{level}'")
+    fold = "(?i)" if _flag(table, "ignore_case", where) else ""
+    alternatives = _alternatives(table, where)
     rule = Rule(
         table["id"],
         cls,
-        _pattern(table, where),
+        fold + "|".join(alternatives),
         LEVELS[level],
         _texts(table, "positive", where),
         _texts(table, "negative", where),
@@ -189,11 +195,12 @@ def _rule(table: Mapping[str, Any], classes: Mapping[str, FailureClass], path: s
         _lookup(table, where),
         _texts(table, "yields_to", where),
         path,
+        tuple(f"{fold}{part}" for part in alternatives),
     )
     for key, pattern in (("pattern", rule.pattern), ("unless", rule.unless), ("trigger", rule.trigger)):
         if pattern:
-            _check_pattern(pattern, f"{where}: {key}")
-    if not rule.trigger and literals.required(rule.pattern) is None:
+            _check_pattern(pattern, rule.alternatives if key == "pattern" else (pattern,), f"{where}: {key}")
+    if not rule.trigger and not all(map(literals.required, rule.alternatives)):
         raise RuleError(f"{where}: pattern needs some fixed text of at least {literals.MIN_LENGTH} characters")
     return rule
 
@@ -206,19 +213,20 @@ def _lookup(table: Mapping[str, Any], where: str) -> dict[str, dict[str, str]]:
     return dict(value)
 
 
-def _pattern(table: Mapping[str, Any], where: str) -> str:
-    """One pattern of a text, or of a list of alternatives."""
+def _alternatives(table: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """One pattern, given as a text, or as a list of alternatives."""
     value = table.get("pattern")
-    parts = [value] if isinstance(value, str) else _texts(table, "pattern", where)
+    parts = (value,) if isinstance(value, str) else _texts(table, "pattern", where)
     if not parts or not all(parts):
         raise RuleError(f"{where}: pattern is missing")
-    return ("(?i)" if _flag(table, "ignore_case", where) else "") + "|".join(parts)
+    return parts
 
 
-def _check_pattern(pattern: str, where: str) -> None:
+def _check_pattern(pattern: str, alternatives: Iterable[str], where: str) -> None:
     try:
         re2.compile(pattern)
-        literals.required(pattern)
+        for alternative in alternatives:
+            literals.required(alternative)
     except (re2.error, re.error) as error:
         raise RuleError(f"{where}: is not a valid pattern ({error})") from None
 
@@ -262,22 +270,14 @@ class Rulebook:
         return cls(classes, rules)
 
     @cached_property
+    def probes(self) -> list[Probe]:
+        """The alternatives of all rules' patterns."""
+        return probes_of(self.rules)
+
+    @cached_property
     def trigger(self) -> Any:
         """One pattern over bytes that matches wherever any rule may."""
-        exact: set[str] = set()
-        folded: set[str] = set()
-        for rule in self.rules:
-            words = folded if "(?i" in rule.pattern else exact
-            words.update(() if rule.trigger else literals.required(rule.pattern) or ())
-        # A word that contains another adds nothing.
-        folded = {word for word in folded if not any(other != word and other in word for other in folded)}
-        exact = {word for word in exact if not any(other != word and other in word for other in exact)}
-        parts = [rule.trigger for rule in self.rules if rule.trigger]
-        parts += [re2.escape(word) for word in sorted(exact)]
-        parts += [f"(?i:{re2.escape(word)})" for word in sorted(folded)]
-        options = re2.Options()
-        options.max_mem = 64 << 20
-        return re2.compile("|".join(parts).encode("utf-8"), options)
+        return trigger_of(self.probes)
 
     @cached_property
     def _set(self) -> Any:
@@ -293,13 +293,22 @@ class Rulebook:
     def _unless(self) -> dict[int, Any]:
         return {number: re2.compile(rule.unless) for number, rule in enumerate(self.rules) if rule.unless}
 
+    @lru_cache(maxsize=1024)  # noqa: B019  (a rulebook lives as long as its process)
+    def _compiled(self, pattern: str) -> Any:
+        return re2.compile(pattern)
+
     def matches(self, line: str) -> list[Rule]:
-        """The rules that a line matches."""
-        return [
+        """The rules that a line matches; words that only count what has not happened, or name an option, match none."""
+        matched = [
             self.rules[number]
             for number in self._set.Match(line) or ()
             if number not in self._unless or not self._unless[number].search(line)
         ]
+        return [rule for rule in matched if not self._names_nothing(rule, line)]
+
+    def _names_nothing(self, rule: Rule, line: str) -> bool:
+        found = self._compiled(rule.pattern).finditer(line)
+        return all(names_nothing(line, part.start(), part.end()) for part in found)
 
     def groups(self, rule: Rule, line: str) -> dict[str, str]:
         """The named groups of a rule's match in a line; empty where it does not match."""

@@ -80,3 +80,46 @@ def calm(text: str) -> bool:
 def shorten(text: str, limit: int = 300) -> str:
     """At most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+# What follows a word that only counts or names something: "killed: 0", "found nan: False", "missing ranks: []".
+_NONE_AFTER = re.compile(
+    r"(?!.{0,30}\b(?:rank|gpu|device|worker|node|task|pid|id|index|code|line|status|host|cuda|stage|errno)\b)"
+    r"[\w\s\"'()/*-]{0,30}[:=]\s{0,4}[\"']?"
+    r"(?:0(?:\.0+)?(?![\w.:/\]-])|\[\]|(?:no|none|never|null|false|off|disabled|unlimited)\s*(?:$|[,;|)}\"']))",
+    re.IGNORECASE,
+)
+_ZERO = re.compile(r"\s{1,3}0\s*(?:$|[,;|)])")
+_NUMBERED = re.compile(r"(?:rank|gpu|device|worker|node|link|cuda|id|code|status|error|failure)$", re.IGNORECASE)
+_NONE_BEFORE = re.compile(r"(?:^|[,;|(])\s*(?:0|no|zero)\s+(?:\w+\s+){0,3}$", re.IGNORECASE)
+# An option or a field: one identifier with underscores or hyphens, and one word or number as its value.
+_VALUE = re.compile(r"\s{0,2}[:=]\s{0,2}[\"']?[\w.+~-]*[\"']?\s*(?:$|[,;|})\]#]|[\w.-]+[:=])")
+_ASSIGNED = re.compile(r"=[\"']?[\w.+~-]*")
+_NAME = re.compile(r"[\w-]")
+_RAISED = re.compile(r"(?:^|[\]:|] )[\w.]*(?:Error|Exception): \S+$")
+_IDENTIFIER = re.compile(r"-{0,2}\w+(?:[_-]\w+)+")
+
+
+def names_nothing(text: str, begin: int, end: int) -> bool:
+    """Whether words of a line only count something that has not happened, or name an option.
+
+    Args:
+        text: The line, clean.
+        begin: Where the words begin in it.
+        end: Where they end.
+    """
+    if _RAISED.search(text):
+        return False
+    after = text[end : end + 80]
+    while end < len(text) and _NAME.match(text, end):
+        end += 1
+    while begin and _NAME.match(text, begin - 1):
+        begin -= 1
+    name = text[begin:end]
+    if _IDENTIFIER.fullmatch(name):
+        pattern = _VALUE if name == name.lower() else _ASSIGNED
+        if pattern.match(text, end):
+            return True
+    if _ZERO.match(after) and not _NUMBERED.search(name):
+        return True
+    return _NONE_AFTER.match(after) is not None or _NONE_BEFORE.search(text[max(begin - 60, 0) : begin]) is not None

@@ -57,6 +57,9 @@ def facts_of(run: Run) -> Facts:
         timeout_s=_real(end.get("timeout_s")),
         launch_error=str(error["message"]) if error.get("message") else None,
         launch_errno=_whole(error.get("errno")),
+        # What a supervisor that was killed did not see is unknown: its last sample is older than the end.
+        supervised=run.exit is not None and not end.get("interrupted"),
+        counted=_whole(group.get("oom_kill")) is not None and not end.get("interrupted"),
         oom_kills=_whole(group.get("oom_kill")) or 0,
         memory_limit=_whole(group.get("memory_limit")),
         memory_peak=_whole(group.get("memory_peak")),
@@ -71,12 +74,13 @@ def facts_of(run: Run) -> Facts:
     )
 
 
-def diagnosed(run: Run, rule_directories: list[str]) -> tuple[Diagnosis, list[str]]:
+def diagnosed(run: Run, rule_directories: list[str], redaction: Redaction) -> tuple[Diagnosis, list[str]]:
     """The diagnosis of a run, and what went wrong on the way to it.
 
     Args:
         run: The run.
         rule_directories: Directories with rules of the user's own.
+        redaction: Masks secrets in what is quoted, before it is shortened.
     """
     trouble = []
     try:
@@ -86,7 +90,7 @@ def diagnosed(run: Run, rule_directories: list[str]) -> tuple[Diagnosis, list[st
         rules = Rulebook.load()
     facts = facts_of(run)
     try:
-        return diagnose(run.log_path, facts, rules=rules), trouble
+        return diagnose(run.log_path, facts, rules=rules, mask=redaction.mask), trouble
     except OSError as error:
         trouble.append(f"cannot read {run.log_path} ({error.strerror}): diagnosed without the log")
         return diagnose(b"", facts, rules=rules), trouble

@@ -117,7 +117,7 @@ def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> dict[str, A
     """
     problems = run.facts.pop("configuration_problems", [])
     mask, unmasked = recall.recalling(mask, run.path)
-    found, trouble = building.diagnosed(run, settings.diagnosis.rules)
+    found, trouble = building.diagnosed(run, settings.diagnosis.rules, mask)
     log.info("diagnosed", cls=found.cls, confidence=found.confidence)
     trouble = [*(f"{problem}: ignored" for problem in problems), *trouble, *([unmasked] if unmasked else [])]
     return building.build(run, found, trouble, mask)

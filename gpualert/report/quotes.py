@@ -25,13 +25,9 @@ def take(log_path: str, line: int | None, redaction: Redaction) -> dict[str, Any
         ``tail`` (the last lines); each empty where the log has none or cannot be read.
     """
     try:
-        around = excerpt.context(log_path, line) if line else []
-        traceback = excerpt.traceback_around(log_path, line) if line else []
-        tail = excerpt.tail(log_path, TAIL_LINES)
+        around = excerpt.context(log_path, line, mask=redaction.mask) if line else []
+        traceback = excerpt.traceback_around(log_path, line, mask=redaction.mask) if line else []
+        tail = excerpt.tail(log_path, TAIL_LINES, mask=redaction.mask)
     except OSError:
         return {"context": [], "traceback": [], "tail": []}
-    return {
-        "context": [[number, redaction.mask(text)] for number, text in around],
-        "traceback": [redaction.mask(text) for text in traceback],
-        "tail": [redaction.mask(text) for text in tail],
-    }
+    return {"context": [[number, text] for number, text in around], "traceback": traceback, "tail": tail}
