@@ -166,7 +166,7 @@ class _Reporter:
         self._asked = asked
         self._patterns = patterns
         self._json = form == "json"
-        self._mask = making.redaction()
+        self._mask = making.redaction(settings)
         self._told_of_accounting = False
 
     def report(self, named: jobid.JobId, records: Sequence[Record]) -> None:

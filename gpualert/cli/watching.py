@@ -123,7 +123,7 @@ def watch(
         api = Api.connect(kubeconfig)
         lease = Lease(api, where, LEASE, os.environ.get("GPUALERT_POD_NAME"), say=say) if where else None
         spool = spool or os.path.join(tempfile.gettempdir(), "gpualert-watch")
-        watcher = Watcher(api, settings, rules, making.redaction(), spool, lease, None, say)
+        watcher = Watcher(api, settings, rules, making.redaction(settings), spool, lease, None, say)
         endpoints = _endpoints(listen, watcher)
         watcher.follow()
     except ApiError as error:

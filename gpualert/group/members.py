@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpualert.incident.model import Finding, Rank
-from gpualert.report import building
+from gpualert.report import building, making, recall
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir import survivor
 from gpualert.rundir.reader import Run
@@ -217,7 +217,7 @@ def _gone(rank: Rank) -> Rank:
             run = Run.read(rank.log)
             if run.run_id == rank.run_id and not survivor.is_alive(run):
                 closed = run if run.exit is not None else survivor.as_interrupted(run)
-                diagnosis, _ = building.diagnosed(closed, [])
+                diagnosis, _ = building.diagnosed(closed, [], recall.recalling(making.redaction(), run.path)[0])
                 end = closed.exit or {}
                 return replace(
                     rank,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpualert.diagnosis import Facts, diagnose, excerpt
 from gpualert.group import members, together
 from gpualert.incident.model import Finding, Rank
-from gpualert.report import building, incident
+from gpualert.report import building, incident, making, recall
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir import survivor
 from gpualert.rundir.reader import Run, run_ids
@@ -144,7 +144,9 @@ def rank_of_run(run: Run) -> Rank:
     finding = None
     if not lives:
         finding = Finding.of(report["diagnosis"]) if report else None
-        finding = finding or Finding.from_diagnosis(building.diagnosed(run, [])[0])
+        if finding is None:
+            mask, _ = recall.recalling(making.redaction(), run.path)
+            finding = Finding.from_diagnosis(building.diagnosed(run, [], mask)[0])
     code, signal = end.get("exit_code"), end.get("signal")
     return Rank(
         str(facts.get("pod") or run.run_id),
