@@ -30,7 +30,7 @@ TOKEN = "e2e-token-of-a-cluster-on-loopback"
 NODE = "e2e-node"
 BRIDGE, ADDRESS = "gpualert-e2e", "10.231.0.1"
 PREFIX = os.environ.get("GPUALERT_E2E_IMAGES", "localhost/gpualert-e2e")
-IMAGES = ("gpualert", "bookworm", "wrapped", "pause")
+IMAGES = ("gpualert", "gpualert-watch", "bookworm", "wrapped", "pause")
 PATIENCE_S = 120.0
 
 PAUSE = "#include <signal.h>\n#include <unistd.h>\nint main(void) { signal(15, _exit); for (;;) pause(); }\n"

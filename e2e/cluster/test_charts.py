@@ -35,7 +35,13 @@ CHOICES = [
     [
         [],
         ["--set", "podReports.namespaces={train,other},podReports.serviceAccounts={jobs}", "--set", "image.registry=registry.site/x", "--set-json", CONFIG],
-        ["--set", "image=null,config=null,smtp=null,tests=null,networkPolicy=null"],
+        ["--set", "image=null,config=null,smtp=null,tests=null,networkPolicy=null,watch=null"],
+    ],
+    [
+        [],
+        ["--set", "watch.enabled=false"],
+        ["--set", "watch.namespaces={train,other},watch.replicas=2,watch.priorityClassName=high,watch.nodeSelector.a=b"],
+        ["--set-json", 'config={"watch":{"label_nodes":true,"per_hour":3}}', "--set-json", 'watch.tolerations=[{"operator":"Exists"}]'],
     ],
 ]  # fmt: skip
 MATRIX = [[word for part in choice for word in part] for choice in product(*CHOICES)]
@@ -63,7 +69,7 @@ def test_every_combination_of_values_is_valid(tmp_path: Path, namespace: Namespa
         for part in re.split("^---\n", text, flags=re.MULTILINE):
             if part.strip():
                 documents.setdefault(part, values)
-    assert len(documents) > len({part.partition("\n")[0] for part in documents}) == 7  # every template, in variants
+    assert len(documents) > len({part.partition("\n")[0] for part in documents}) == 8  # every template, in variants
     path = tmp_path / "all.yaml"
     path.write_text("\n---\n".join(part for part in documents if "MutatingAdmissionPolicy" not in part))
     _validate(path)
@@ -98,7 +104,12 @@ def test_configuration_and_secret_are_in_every_namespace_that_is_named() -> None
 def test_flush_may_talk_to_the_mail_servers_port_and_no_other_pod_to_anybody(smtp: dict[str, Any], port: int) -> None:
     values = {"config": {"smtp": smtp}, "flush": {"enabled": True, "claimName": "runs"}}
     documents = _rendered(
-        "--set-json", f"config={json.dumps(values['config'])}", "--set-json", f"flush={json.dumps(values['flush'])}"
+        "--set-json",
+        f"config={json.dumps(values['config'])}",
+        "--set-json",
+        f"flush={json.dumps(values['flush'])}",
+        "--set",
+        "watch.enabled=false",
     )
     general, flush = (d["spec"] for d in documents if d["kind"] == "NetworkPolicy")
     assert (general["policyTypes"], "ingress" in general, "egress" in general) == (["Ingress", "Egress"], False, False)
@@ -111,7 +122,7 @@ def test_flush_may_talk_to_the_mail_servers_port_and_no_other_pod_to_anybody(smt
 
 def test_rights_are_those_of_named_service_accounts() -> None:
     for values, accounts in (("", ["default"]), (",podReports.serviceAccounts={jobs,more}", ["jobs", "more"])):
-        documents = _rendered("--set", f"podReports.namespaces={{train}}{values}")
+        documents = _rendered("--set", f"watch.enabled=false,podReports.namespaces={{train}}{values}")
         (binding,) = [d for d in documents if d["kind"] == "RoleBinding"]
         assert binding["subjects"] == [
             {"kind": "ServiceAccount", "name": name, "namespace": "train"} for name in accounts
@@ -136,11 +147,12 @@ def test_what_gpualert_reads_is_what_the_values_say(tmp_path: Path) -> None:
     assert (settings.notify.urls, settings.notify.on_start) == (["json://a/b"], True)
 
 
-def test_the_plain_policy_is_what_the_chart_renders() -> None:
+def test_the_plain_manifests_are_what_the_chart_renders() -> None:
     sys.path.insert(0, str(REPOSITORY / "helm"))
-    import policy  # type: ignore[import-not-found, unused-ignore]  # (a script)
+    import plain  # type: ignore[import-not-found, unused-ignore]  # (a script)
 
-    assert policy.POLICY.read_text() == policy.rendered(), "run python helm/policy.py"
+    for one in plain.PLAIN:
+        assert one.path.read_text() == one.rendered(), "run python helm/plain.py"
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ import subprocess
 from pathlib import Path
 
 from conftest import PYTHON, REPOSITORY
+from notify.servers import Inbox
 
 from e2e.cluster.jobs import PREFIX, Namespace, inject, job, kubectl, told
 
 CHARTS = REPOSITORY / "helm"
 FAILING = ["sh", "-c", "echo 'ValueError: bad' >&2; exit 3"]
-IMAGE = ["--set", f"image.repository={PREFIX}/gpualert", "--set", "image.tag=latest"]
+IMAGE = ["--set", f"image.repository={PREFIX}/gpualert", "--set", "image.tag=latest,watch.enabled=false"]
 
 
 def _helm(*arguments: str, **environment: str) -> str:
@@ -153,3 +154,52 @@ def test_a_condition_that_a_failure_policy_acts_on_and_an_event(namespace: Names
     assert [(e["reason"], e["type"], e["involvedObject"]["name"]) for e in events] == [
         ("GpuEcc", "Warning", pod["metadata"]["name"])
     ]
+
+
+def test_the_charts_watcher_tells_of_a_job(namespace: Namespace) -> None:
+    """Two replicas as the chart makes them, in a namespace that enforces restricted pod security; mail beside the cluster."""
+    from aiosmtpd.controller import Controller
+
+    server = json.loads(kubectl("config", "view", "-o", "json", "--minify"))["clusters"][0]["cluster"]["server"]
+    host, _, port = server.removeprefix("https://").partition(":")
+    inbox = Inbox()
+    mail = Controller(inbox, hostname="10.231.0.1", port=0)
+    mail.port = 30026
+    mail.start()
+    config_values = {
+        "email": {"to": ["oncall@example.org"]}, "watch": {"settle": "10s"},
+        "smtp": {"host": "10.231.0.1", "port": 30026, "security": "none"},
+    }  # fmt: skip
+    environment = [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": host},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": port},
+    ]
+    namespace.run("label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=restricted")
+    _helm(
+        "install", "w", str(CHARTS / "gpualert"), "--namespace", namespace.name, *IMAGE,
+        "--set", f"image.watchRepository={PREFIX}/gpualert-watch,watch.enabled=true,watch.replicas=2,watch.namespaces={{{namespace.name}}}",
+        "--set-json", f"config={json.dumps(config_values)}", "--set-json", f"watch.env={json.dumps(environment)}",
+    )  # fmt: skip
+    try:
+        deployment = "w-gpualert-watch"
+        namespace.until(
+            lambda: namespace.get("deployment", deployment)["status"].get("readyReplicas") == 2,
+            f"the watcher\n{namespace.run('logs', f'deployment/{deployment}', check=False)}",
+        )
+        restricted = """\
+      securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
+"""
+        container = "          securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}\n"
+        namespace.apply(inject(job("told", FAILING, pod=restricted, container=container)))
+        namespace.until(lambda: inbox.mails, "the mail")
+        verdict = namespace.until(
+            lambda: namespace.get("job", "told")["metadata"]["annotations"].get("gpualert.dev/verdict"), "the verdict"
+        )
+        assert json.loads(verdict)["class"] == "traceback"
+        namespace.until(lambda: "Traceback" in namespace.run("get", "events"), "the Event")
+        assert namespace.run("logs", f"deployment/{deployment}", "--all-pods=true") == ""
+    finally:
+        mail.stop()
+        _helm("uninstall", "w", "--namespace", namespace.name)
+    assert len(inbox.mails) == 1
+    assert b"told failed: traceback" in inbox.mails[0].replace(b"\r\n ", b" ")

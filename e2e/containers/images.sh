@@ -43,6 +43,8 @@ fi
 ./dev wheelhouse
 buildah build --quiet --isolation chroot --build-arg BASE_IMAGE="$prefix/build" --target gpualert -t "$prefix/gpualert" . >/dev/null
 
+buildah build --quiet --isolation chroot --build-arg BASE_IMAGE="$prefix/build" --target gpualert-watch -t "$prefix/gpualert-watch" . >/dev/null
+
 if ! podman image exists "$prefix/training"; then # a training image with a Python of its own and an older pydantic
     python3 -m pip --disable-pip-version-check --quiet download --no-deps --only-binary :all: -d "$work" 'pydantic<2' 'typing-extensions' ||
         .venv/bin/python -m pip --disable-pip-version-check --quiet download --no-deps --only-binary :all: -d "$work" 'pydantic<2' 'typing-extensions'

@@ -20,6 +20,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with $image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ default "gpualert" $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
 {{- end -}}
 
+{{- define "gpualert.watchImage" -}}
+{{- $image := default dict .Values.image -}}
+{{- with $image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ default "gpualert-watch" $image.watchRepository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end -}}
+
 {{- define "gpualert.pullPolicy" -}}
 {{- default "IfNotPresent" (default dict .Values.image).pullPolicy -}}
 {{- end -}}
