@@ -35,7 +35,7 @@ CHOICES = [
     [
         [],
         ["--set", "podReports.namespaces={train,other},podReports.serviceAccounts={jobs}", "--set", "image.registry=registry.site/x", "--set-json", CONFIG],
-        ["--set", "image=null,config=null,smtp=null,tests=null,networkPolicy=null,watch=null"],
+        ["--set", "image=null,config=null,smtp=null,tests=null,networkPolicy=null"],
     ],
     [
         [],
