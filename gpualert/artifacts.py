@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 MAX_MATCHES = 1000
-"""How many files are named one by one; of more than that the number is told."""
+"""How many files are named one by one, the first in the configured order; of more than that the number is told."""
+MAX_REFUSED = 100
+"""How many of those that cannot be attached are named."""
 MAX_SCANNED, SCAN_S = 500_000, 3.0
 """How many directory entries are looked at, and for how long in seconds, so that no tree delays the end of a job."""
 READABLE_LARGE = 16
@@ -39,10 +41,10 @@ _DUMPS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".h5", ".npz", ".npy",
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One file, or one pattern that matched none.
+    """One file, or what became of one pattern.
 
     Attributes:
-        path: As it was found, relative to the root where it lies in it.
+        path: As it was found, relative to the root where it lies in it; a pattern where it stands for none or several.
         size: Its size in bytes; None where that is unknown.
         fate: ``attached``, ``zipped`` (compressed), ``in_archive``, ``too_large``, ``over_total``, ``no_time``,
             ``unchanged``, ``unreadable``, ``not_a_file``, ``outside_root``, ``no_match``, ``too_many`` or
@@ -93,11 +95,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A path that a pattern matches."""
+    """A file that a pattern matches and that may be attached; its time in seconds since 1970."""
 
     path: str
     shown: str
-    state: os.stat_result | None
+    size: int
+    modified: float
 
 
 def collect(patterns: Sequence[str], root: str, budget: Budget) -> list[Artifact]:
@@ -110,88 +113,141 @@ def collect(patterns: Sequence[str], root: str, budget: Budget) -> list[Artifact
         budget: What may be attached.
 
     Returns:
-        Every match and every pattern without one, each with its fate; attached files come in the order of the budget.
+        The files that have changed, each with its fate, in the order of the budget; those that cannot be attached; and
+        what is to be said of each pattern, with the number of files that are only counted.
     """
-    root = os.path.realpath(root)
-    search = _Search(root, min(budget.until, time.monotonic() + SCAN_S))
-    found, remarks = search.run(patterns)
-    named, more = found[:MAX_MATCHES], len(found) - MAX_MATCHES
-    if more > 0:
-        remarks.append(Artifact("...", None, "too_many", f"{more} more files match; only {MAX_MATCHES} are looked at"))
-    wanted, passed_over = [], []
-    for one in named:
-        fate = _why_not(one, root, budget)
-        if fate is None:
-            wanted.append(one)
-        else:
-            passed_over.append(fate)
+    search = _Search(root, min(budget.until, time.monotonic() + SCAN_S), budget.changed_since)
+    search.run(patterns)
+    wanted, refused, remarks = search.wanted, search.refused, search.remarks
+    # Put in order before the rest is cut off: of many files the valuable ones must not be those that are left out.
     wanted.sort(key=_key(budget.order))
-    return [*_attach(wanted, root, budget), *passed_over, *remarks]
+    if len(wanted) > MAX_MATCHES:
+        note = f"{len(wanted) - MAX_MATCHES} more files match; the first {MAX_MATCHES} by artifacts.order are looked at"
+        remarks.append(Artifact("...", None, "too_many", note))
+    if len(refused) > MAX_REFUSED:
+        note = f"{len(refused) - MAX_REFUSED} more that match cannot be attached either"
+        remarks.append(Artifact("...", None, "too_many", note))
+    return [*_attach(wanted[:MAX_MATCHES], search.root, budget), *refused[:MAX_REFUSED], *remarks]
+
+
+def _inside(real: str, root: str) -> bool:
+    """Whether a path lies in a root, both without links."""
+    return real == root or real.startswith(root.rstrip("/") + "/")
 
 
 class _Search:
-    """Looks for files, for a bounded time."""
+    """Looks for files, for a bounded time.
 
-    def __init__(self, root: str, until: float) -> None:
-        self._root = root
+    Attributes:
+        root: The directory that files must lie in, without links.
+        wanted: What may be attached, by pattern and name.
+        refused: Files that match and cannot be.
+        remarks: What is to be said of the patterns.
+    """
+
+    def __init__(self, root: str, until: float, changed_since: float | None) -> None:
+        self.root = os.path.realpath(root)
+        self.wanted: list[_Found] = []
+        self.refused: list[Artifact] = []
+        self.remarks: list[Artifact] = []
+        self._named = os.path.abspath(root)
         self._until = until
+        self._since = None if changed_since is None else changed_since - CLOCK_SLACK_S
         self._scanned = 0
+        self._seen: set[str] = set()
 
-    def run(self, patterns: Sequence[str]) -> tuple[list[_Found], list[Artifact]]:
-        """Every path that matches, once, and a remark on each pattern that matches none."""
-        found: dict[str, _Found] = {}
-        remarks = []
+    def run(self, patterns: Sequence[str]) -> None:
+        """Look for every pattern's files; one that several match counts for the first."""
         for pattern in patterns:
-            relative = self._relative(pattern)
-            if relative is None:
-                note = f"it lies outside {self._root}; set artifacts.root to allow it"
-                remarks.append(Artifact(pattern, None, "outside_root", note))
-                continue
-            try:
-                matched = {one.path: one for one in self._matching(relative)}
-            except Exception as error:  # noqa: BLE001  (the library names no class for too many braces)
-                remarks.append(Artifact(pattern, None, "no_match", f"it is not a pattern ({error})"))
-                continue
-            if not matched and not self._over():
-                remarks.append(Artifact(pattern, None, "no_match", f"no file matches below {self._root}"))
-            found.update({path: one for path, one in sorted(matched.items()) if path not in found})
+            self._look_for(pattern)
         if self._over():
             note = f"the search ended after {self._scanned} directory entries; there may be more matches"
-            remarks.append(Artifact("...", None, "not_searched", note))
-        return list(found.values()), remarks
+            self.remarks.append(Artifact("...", None, "not_searched", note))
+
+    def _look_for(self, pattern: str) -> None:
+        relative = self._relative(pattern)
+        # Asked before anything is looked at: what lies outside is not even to be listed.
+        if relative is None or not _inside(os.path.realpath(os.path.join(self.root, _start(relative)[0])), self.root):
+            self.remarks.append(self._outside(pattern))
+            return
+        try:
+            wanted = [re.compile(one) for one in glob.translate(relative, flags=_FLAGS)[0]]
+        except Exception as error:  # noqa: BLE001  (the library names no class for too many braces)
+            self.remarks.append(Artifact(pattern, None, "no_match", f"it is not a pattern ({error})"))
+            return
+        matches = unchanged = 0
+        found: list[_Found] = []
+        for_one = None
+        for path, shown, is_link in self._matching(relative, wanted):
+            matches += 1
+            if path in self._seen:
+                continue
+            self._seen.add(path)
+            judged = self._judged(path, shown, is_link=is_link)
+            if isinstance(judged, _Found):
+                found.append(judged)
+            elif judged.fate == "unchanged":
+                unchanged, for_one = unchanged + 1, judged
+            else:
+                self.refused.append(judged)
+        self.wanted += sorted(found, key=lambda one: one.path)
+        if for_one is not None:
+            note = f"{unchanged} files that match have not changed since the start (artifacts.changed_only)"
+            self.remarks.append(for_one if unchanged == 1 else Artifact(pattern, None, "unchanged", note))
+        if not matches and not self._over():
+            self.remarks.append(Artifact(pattern, None, "no_match", f"no file matches below {self.root}"))
+
+    def _outside(self, shown: str) -> Artifact:
+        return Artifact(shown, None, "outside_root", f"it lies outside {self.root}; set artifacts.root to allow it")
+
+    def _judged(self, path: str, shown: str, *, is_link: bool) -> _Found | Artifact:
+        """A file that may be attached, or why it may not."""
+        if is_link and not _inside(os.path.realpath(path), self.root):
+            return self._outside(shown)
+        try:
+            state = os.stat(path)
+        except OSError:
+            return Artifact(shown, None, "unreadable", "it has gone, or may not be looked at")
+        if not stat.S_ISREG(state.st_mode):
+            return Artifact(shown, None, "not_a_file", "only regular files are attached")
+        # The time of the last change of the inode too: `cp -p`, rsync and tar set the other one back.
+        if self._since is not None and max(state.st_mtime, state.st_ctime) < self._since:
+            return Artifact(shown, state.st_size, "unchanged", "not changed since the start (artifacts.changed_only)")
+        return _Found(path, shown, state.st_size, state.st_mtime)
 
     def _relative(self, pattern: str) -> str | None:
         """A pattern as seen from the root; None where it can match nothing below it."""
-        if os.path.isabs(pattern):
-            for root in (self._root, os.path.realpath(self._root)):
-                if pattern.startswith(root.rstrip("/") + "/"):
-                    pattern = pattern[len(root.rstrip("/")) + 1 :]
-                    break
-            else:
-                return None
-        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        below = self._below(pattern) if os.path.isabs(pattern) else pattern
+        parts = [part for part in below.split("/") if part not in ("", ".")] if below is not None else [".."]
         return None if ".." in parts else "/".join(parts)
 
-    def _matching(self, pattern: str) -> Iterator[_Found]:
+    def _below(self, pattern: str) -> str | None:
+        """What follows the root in an absolute pattern; None where it does not lie in it."""
+        for root in (self._named, self.root):
+            start = root.rstrip("/") + "/"
+            if pattern.startswith(start):
+                return pattern[len(start) :]
+        # The same place by another way: a shell's $PWD keeps the links by which somebody came.
+        fixed = _start(pattern)[0]
+        real = os.path.realpath(fixed or "/")
+        if not _inside(real, self.root):
+            return None
+        return f"{glob.escape(real[len(self.root.rstrip('/')) + 1 :])}/{pattern[len(fixed) + 1 :]}"
+
+    def _matching(self, pattern: str, wanted: list[re.Pattern[str]]) -> Iterator[tuple[str, str, bool]]:
+        """Path, path from the root, and whether it may lead elsewhere, of everything that matches."""
         if not glob.is_magic(pattern, flags=_FLAGS):
-            path = os.path.join(self._root, pattern)
+            path = os.path.join(self.root, pattern)
             if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
-                yield self._found(path, pattern)
+                yield path, pattern, True
             return
-        wanted = [re.compile(one) for one in glob.translate(pattern, flags=_FLAGS)[0]]
         fixed, depth = _start(pattern)
-        for path, entry in self._walk(os.path.join(self._root, fixed) if fixed else self._root, depth):
-            shown = path[len(self._root.rstrip("/")) + 1 :]
+        for entry in self._walk(os.path.join(self.root, fixed) if fixed else self.root, depth):
+            shown = entry.path[len(self.root.rstrip("/")) + 1 :]
             if any(one.match(shown) for one in wanted):
-                yield self._found(entry.path, shown)
+                yield entry.path, shown, entry.is_symlink()
 
-    def _found(self, path: str, shown: str) -> _Found:
-        try:
-            return _Found(path, shown, os.stat(path))
-        except OSError:
-            return _Found(path, shown, None)
-
-    def _walk(self, directory: str, depth: int | None) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    def _walk(self, directory: str, depth: int | None) -> Iterator[os.DirEntry[str]]:
         """Everything but directories below one; links to directories are not entered: they may lead in circles."""
         pending = [(directory, 1)]
         while pending and not self._over():
@@ -206,7 +262,7 @@ class _Search:
                             if depth is None or level < depth:
                                 pending.append((entry.path, level + 1))
                         elif not entry.is_symlink() or not entry.is_dir():
-                            yield entry.path, entry
+                            yield entry
             except OSError:
                 continue  # it may have gone, or be none of ours
 
@@ -221,24 +277,9 @@ def _start(pattern: str) -> tuple[str, int | None]:
     while fixed < len(parts) - 1 and not glob.is_magic(parts[fixed], flags=_FLAGS):
         fixed += 1
     rest = parts[fixed:]
-    if "{" in pattern:  # what is in braces may hold a slash
-        return "", None
-    return "/".join(parts[:fixed]), None if any("**" in part for part in rest) else len(rest)
-
-
-def _why_not(one: _Found, root: str, budget: Budget) -> Artifact | None:
-    """Why a file is not even considered; None where it is."""
-    real = os.path.realpath(one.path)
-    if real != root and not real.startswith(root.rstrip("/") + "/"):
-        return Artifact(one.shown, None, "outside_root", f"it lies outside {root}; set artifacts.root to allow it")
-    if one.state is None:
-        return Artifact(one.shown, None, "unreadable", "it has gone, or may not be looked at")
-    if not stat.S_ISREG(one.state.st_mode):
-        return Artifact(one.shown, None, "not_a_file", "only regular files are attached")
-    if budget.changed_since is not None and one.state.st_mtime < budget.changed_since - CLOCK_SLACK_S:
-        note = "not changed since the start (artifacts.changed_only)"
-        return Artifact(one.shown, one.state.st_size, "unchanged", note)
-    return None
+    # What is in braces may hold a slash.
+    endless = any("**" in part or "{" in part for part in rest)
+    return "/".join(parts[:fixed]), None if endless else len(rest)
 
 
 def _key(order: str) -> Callable[[_Found], tuple[float, ...]]:
@@ -248,20 +289,20 @@ def _key(order: str) -> Callable[[_Found], tuple[float, ...]]:
         ending = os.path.splitext(one.shown.removesuffix(".gz"))[1].lower()
         kinds = (_METRICS, _PICTURES)
         kind = next((number for number, kind in enumerate(kinds) if ending in kind), 3 if ending in _DUMPS else 2)
-        return kind, one.state.st_size if one.state else 0
+        return kind, one.size
 
     def size(one: _Found) -> tuple[float, ...]:
-        return (one.state.st_size if one.state else 0,)
+        return (one.size,)
 
     def newest(one: _Found) -> tuple[float, ...]:
-        return (-one.state.st_mtime if one.state else 0,)
+        return (-one.modified,)
 
     return {"value": value, "size": size, "newest": newest}.get(order, lambda _one: ())
 
 
 def _attach(wanted: list[_Found], root: str, budget: Budget) -> list[Artifact]:
     """Each file with its fate; many small ones share an archive."""
-    small = [one for one in wanted if one.state is not None and one.state.st_size <= SMALL]
+    small = [one for one in wanted if one.size <= SMALL]
     archive = _Archive(budget.max_file) if 0 < budget.zip_over < len(small) else None
     together = set(map(id, small)) if archive is not None else set()
     left, attached = budget.max_total, []
@@ -324,7 +365,7 @@ def _opened(path: str, root: str) -> io.BufferedReader:
         OSError: It cannot be opened, or is something else by now.
     """
     real = os.path.realpath(path)
-    if real != root and not real.startswith(root.rstrip("/") + "/"):
+    if not _inside(real, root):
         raise OSError(0, "it leads outside the root by now")
     # O_NONBLOCK: a FIFO must not block us; O_NOFOLLOW on the real path: no link is swapped in meanwhile.
     fd = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -336,12 +377,11 @@ def _opened(path: str, root: str) -> io.BufferedReader:
 
 def _one(one: _Found, root: str, budget: Budget, left: int) -> Artifact:
     """One file with its fate."""
-    size = one.state.st_size if one.state else None
     try:
         with _opened(one.path, root) as file:
             return _fit(one.shown, file, os.fstat(file.fileno()).st_size, budget, left)
     except OSError as error:
-        return Artifact(one.shown, size, "unreadable", error.strerror or "cannot be read")
+        return Artifact(one.shown, one.size, "unreadable", error.strerror or "cannot be read")
 
 
 def _fit(shown: str, file: io.BufferedReader, size: int, budget: Budget, left: int) -> Artifact:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,10 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENTRY = REPOSITORY / "gpualert" / "__main__.py"
 PYTHON = sys.executable
+# Under nohup or in a background job the tests would hand ignored signals down, and see other ones than they set.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 PATIENCE_S = 60.0
 """How long a test waits for what must come; it bounds a failure and measures nothing."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
 import time
 import zipfile
 from io import BytesIO
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpualert import artifacts
+from gpualert import artifacts, config
 
 
 def _fates(patterns: list[str], root: Path, max_file: int = 100_000, max_total: int = 300_000) -> dict[str, str]:
@@ -78,14 +79,117 @@ def test_links_to_directories_lead_nowhere_and_not_in_circles(tmp_path: Path) ->
     assert _fates(["sub/circle/sub/*.json"], tmp_path) == {"sub/circle/sub/a.json": "attached"}
 
 
+def _aged(*paths: Path) -> float:
+    """A start of a run after which these files have not changed any more; nobody can set back when a file changed."""
+    return max(max(path.stat().st_mtime, path.stat().st_ctime) for path in paths) + artifacts.CLOCK_SLACK_S + 1
+
+
+def _fresh(path: Path, since: float) -> None:
+    """A file that has changed after that start."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    os.utime(path, (since + 1, since + 1))
+
+
 def test_only_what_changed_since_the_start_goes(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text("{}")
-    os.utime(tmp_path / "old.json", (1e9, 1e9))
-    (tmp_path / "new.json").write_text("{}")
-    since = time.time() - 1
+    since = _aged(tmp_path / "old.json")
+    _fresh(tmp_path / "new.json", since)
     assert _fates(["*.json"], tmp_path) == {"old.json": "attached", "new.json": "attached"}
     found = {a.path: (a.fate, a.size) for a in _collect(["*.json"], tmp_path, changed_since=since)}
     assert found == {"new.json": ("attached", 2), "old.json": ("unchanged", 2)}
+
+
+def test_a_copy_that_keeps_the_times_of_its_original_has_changed_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "original.json").write_text("{}")
+    os.utime(tmp_path / "original.json", (1e9, 1e9))
+    since = time.time()
+    subprocess.run(["cp", "-p", tmp_path / "original.json", tmp_path / "copy.json"], check=True)
+    assert (tmp_path / "copy.json").stat().st_mtime == 1e9
+    found = _collect(["copy.json"], tmp_path, changed_since=since)
+    assert [(a.path, a.fate) for a in found] == [("copy.json", "attached")]
+
+
+def test_among_many_files_the_changed_one_is_attached_and_the_others_are_counted(tmp_path: Path) -> None:
+    old = [tmp_path / f"m{number:04}.json" for number in range(artifacts.MAX_MATCHES + 500)]
+    for path in old:
+        path.write_text("{}")
+    (tmp_path / "a.csv").touch()
+    since = _aged(old[-1], tmp_path / "a.csv")
+    _fresh(tmp_path / "z-metrics.json", since)
+    found = _collect(["*.json", "*.csv"], tmp_path, changed_since=since)
+    assert [(a.path, a.fate) for a in found] == [
+        ("z-metrics.json", "attached"), ("*.json", "unchanged"), ("a.csv", "unchanged"),
+    ]  # fmt: skip
+    assert found[1].note.startswith("1500 files that match have not changed since the start")
+
+
+def test_among_many_dumps_the_metrics_are_attached(tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    for number in range(artifacts.MAX_MATCHES + 200):
+        (tmp_path / "ckpt" / f"{number}.pt").write_bytes(b"x")
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "metrics.json").write_text("{}")
+    found = _collect(["**"], tmp_path, zip_over=0)
+    assert (found[0].path, found[0].fate) == ("z/metrics.json", "attached")
+    assert (found[-1].fate, len(found)) == ("too_many", artifacts.MAX_MATCHES + 1)
+    assert found[-1].note.startswith("201 more files match")
+
+
+def test_of_many_that_cannot_be_attached_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    for number in range(artifacts.MAX_REFUSED + 20):
+        (tmp_path / f"{number}.json").symlink_to("/nowhere")
+    (tmp_path / "z.json").write_text("{}")
+    found = _collect(["*.json"], tmp_path)
+    assert (found[0].path, found[0].fate, len(found)) == ("z.json", "attached", artifacts.MAX_REFUSED + 2)
+    assert found[-1].note == "20 more that match cannot be attached either"
+
+
+def test_what_lies_behind_a_link_out_of_the_root_is_not_even_listed(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "private.json").write_text("{}")
+    (root / "link").symlink_to(outside)
+    for pattern in ("link/**", "link/*.json", "link/private.json", "link/missing.json", str(root / "link" / "*")):
+        found = _collect([pattern], root)
+        assert [(a.path, a.fate) for a in found] == [(pattern, "outside_root")]
+    assert _fates(["**", "{link,root}/**", "*/*"], root) == {
+        "**": "no_match", "{link,root}/**": "no_match", "*/*": "no_match",
+    }  # fmt: skip
+
+
+def test_a_directory_is_the_same_by_whichever_links_somebody_came(tmp_path: Path) -> None:
+    real, link = tmp_path / "re[a]l", tmp_path / "link"
+    (real / "sub").mkdir(parents=True)
+    link.symlink_to(real)
+    (real / "sub" / "m.json").write_text("{}")
+    for root in (real, link):
+        for pattern in (
+            "link/sub/*.json",
+            "link/**/*.json",
+            "link/sub/m.json",
+            "link/{sub,x}/*.json",
+            "re[a]l/sub/m.*",
+        ):
+            assert _fates([str(tmp_path / pattern)], root) == {"sub/m.json": "attached"}, (root, pattern)
+        assert _fates([str(tmp_path / "*.json")], root) == {str(tmp_path / "*.json"): "outside_root"}
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ("out.{json,csv}", ["out.{json,csv}"]),
+        ("a.json, out.{json,{csv,tsv}} ,b.csv,", ["a.json", "out.{json,{csv,tsv}}", "b.csv"]),
+        ("[a,b]*.json,c", ["[a,b]*.json", "c"]),
+        ("a{b,c", ["a{b", "c"]),
+        ("a}b,c]d", ["a}b", "c]d"]),
+        ("a[b,c],d{", ["a[b,c]", "d{"]),
+    ],
+)
+def test_a_comma_in_braces_or_brackets_separates_no_patterns(text: str, patterns: list[str]) -> None:
+    settings, problems = config.load({"GPUALERT_ARTIFACTS": text, "GPUALERT_CONFIG": os.devnull})
+    assert (settings.artifacts.include, problems) == (patterns, [])
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpualert import config
 from gpualert.cli.configuring import test_mail
-from gpualert.cli.output import Refused
+from gpualert.cli.output import Refused, format_option, print_json
 from gpualert.notify.mailing import valid_address
 from gpualert.rundir.writer import make_directories
 from gpualert.supervisor.settings import CONFIG_FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TEMPLATE = """\
 # gpualert's configuration. Every key is shown; one that is commented out has this value anyway, or none.
@@ -78,6 +83,21 @@ TEMPLATE = """\
 
 [kubernetes]
 # termination_log = "/dev/termination-log"
+
+[group]
+# dir = "/shared/gpualert"        # ranks that share it make one report and send one mail
+# settle = "60s"                  # after the first failure, for ranks that live on
+
+[watch]
+# namespaces = []                 # default: all
+# only = "jobs"                   # or "gpus", "labelled"
+# cluster = "gpu-east"            # what mails call it
+# settle = "60s"                  # how long an incident must stand still
+# settle_most = "10m"             # at the latest so long after the first failure
+# unschedulable_after = "10m"
+# per_hour = 20                   # mails of a namespace; more come as a digest
+# digest_every = "15m"
+# label_nodes = false             # gpualert.dev/suspect on nodes whose hardware is suspect
 """
 
 
@@ -138,22 +158,73 @@ def default_path() -> str:
     return os.path.join(home, "gpualert", "config.toml")
 
 
+def _addresses(text: str) -> str:
+    """Mail addresses with commas between them.
+
+    Raises:
+        click.BadParameter: One of them is none.
+    """
+    for address in [part.strip() for part in text.split(",") if part.strip()]:
+        _address(address)
+    return text.strip()
+
+
+def _address(text: str) -> str:
+    """A mail address, or nothing.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    text = text.strip()
+    if text and not valid_address(text):
+        raise click.BadParameter(f"{text} is not a mail address, such as ml-oncall@example.org")
+    return text
+
+
+def _host(text: str) -> str:
+    """A server's name or address.
+
+    Raises:
+        click.BadParameter: It is more than that, or nothing.
+    """
+    text = text.strip()
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        if not text or any(c in "/@:" or not c.isprintable() or c.isspace() for c in text):
+            message = (
+                f"{text or 'nothing'} is not the name of a server, such as smtp.example.org (its port is asked apart)"
+            )
+            raise click.BadParameter(message) from None
+    return text
+
+
+def _checked(check: Callable[[str], str]) -> Any:
+    """The same for an option: wrong is said before anything is asked."""
+
+    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        return None if value is None else check(value)
+
+    return callback
+
+
 @click.command()
 @click.option("--config", "path", metavar="FILE", help="Where to write it. Default: /etc for root, else your own.")
 @click.option("--force", is_flag=True, help="Replace a file that is there; it is kept as FILE.old.")
 @click.option("--no-questions", is_flag=True, help="Ask nothing, also at a terminal.")
-@click.option("--email-to", metavar="ADDRESS", help="Whom to mail; several with commas.")
-@click.option("--email-from", metavar="ADDRESS", help="Whom mails come from.")
-@click.option("--smtp-host", metavar="HOST", help="The mail server.")
+@click.option("--email-to", metavar="ADDRESS", callback=_checked(_addresses), help="Whom to mail; several with commas.")
+@click.option("--email-from", metavar="ADDRESS", callback=_checked(_address), help="Whom mails come from.")
+@click.option("--smtp-host", metavar="HOST", callback=_checked(_host), help="The mail server.")
 @click.option("--smtp-port", type=click.IntRange(1, 65535), metavar="PORT", help="Its port.")
 @click.option("--smtp-security", type=click.Choice(["starttls", "tls", "none"]), help="How the connection is secured.")
 @click.option("--smtp-username", metavar="NAME", help="Whom to log in as.")
 @click.option("--smtp-password-file", metavar="FILE", help="A file that holds the password.")
-def init(path: str | None, force: bool, no_questions: bool, **given: str | int | None) -> None:
+@format_option
+def init(path: str | None, force: bool, no_questions: bool, form: str, **given: str | int | None) -> None:
     """Write a commented configuration file.
 
     At a terminal it asks for whom to mail and for the mail server, keeps the password in a file of its own that only
-    you can read, and offers to send a test mail.
+    you can read, and offers to send a test mail. With --format json it asks nothing.
     """
     path = os.path.abspath(path or default_path())
     if os.path.lexists(path) and not force:
@@ -162,23 +233,26 @@ def init(path: str | None, force: bool, no_questions: bool, **given: str | int |
         *(given[key] for key in ("email_to", "email_from", "smtp_host", "smtp_port")),  # type: ignore[arg-type]
         *(given[key] for key in ("smtp_security", "smtp_username", "smtp_password_file")),
     )
-    asking = sys.stdin.isatty() and sys.stdout.isatty() and not no_questions
+    asking = sys.stdin.isatty() and sys.stdout.isatty() and not no_questions and form == "text"
     password = _ask(answers, os.path.join(os.path.dirname(path), "smtp-password")) if asking else None
-    for address in [part.strip() for part in (answers.to or "").split(",") if part.strip()]:
-        if not valid_address(address):
-            raise Refused(f"{address} is not a mail address")
+    written = []
     try:
         make_directories(os.path.dirname(path))
         if password is not None and answers.password_file is not None:
             _write(answers.password_file, password + "\n", 0o600)
-            click.echo(f"wrote {answers.password_file} (readable by you alone)")
+            written.append(answers.password_file)
         if os.path.lexists(path):
             os.replace(path, path + ".old")
         _write(path, rendered(answers), 0o644)
+        written.append(path)
     except OSError as error:
         raise Refused(f"cannot write {error.filename or path} ({error.strerror})") from None
-    click.echo(f"wrote {path}")
     settings, problems = config.load(config=path)
+    if form == "json":
+        print_json({"path": path, "problems": [str(problem) for problem in problems]}, indent=1)
+        return
+    for name in written:
+        click.echo(f"wrote {name}" + ("" if name == path else " (readable by you alone)"))
     for problem in problems:
         click.echo(f"gpualert: {problem}", err=True)
     if asking and answers.host and answers.to and click.confirm("Send a test mail?", default=True):
@@ -186,13 +260,14 @@ def init(path: str | None, force: bool, no_questions: bool, **given: str | int |
 
 
 def _ask(answers: Answers, password_file: str) -> str | None:
-    """Ask for what was not given; the password, where one is wanted."""
+    """Ask for what was not given, each until the answer is one; the password, where one is wanted."""
     if answers.to is None:
-        answers.to = click.prompt("Mail failures to (several with commas; empty for nobody)", default="") or None
+        text = "Mail failures to (several with commas; empty for nobody)"
+        answers.to = click.prompt(text, default="", value_proc=_addresses) or None
     if answers.to is None:
         return None
     if answers.host is None:
-        answers.host = click.prompt("Mail server")
+        answers.host = click.prompt("Mail server", value_proc=_host)
     if answers.security is None:
         choice = click.Choice(["starttls", "tls", "none"])
         answers.security = click.prompt("Security", type=choice, default="starttls")
@@ -203,8 +278,14 @@ def _ask(answers: Answers, password_file: str) -> str | None:
         answers.username = click.prompt("User name (empty for none)", default="") or None
     if answers.from_ is None:
         guess = answers.username if answers.username and valid_address(answers.username) else ""
-        answers.from_ = click.prompt("Mails come from (empty for gpualert@<host>)", default=guess) or None
+        text = "Mails come from (empty for gpualert@<host>)"
+        answers.from_ = click.prompt(text, default=guess, value_proc=_address) or None
     if answers.username is None or answers.password_file is not None:
+        return None
+    if os.path.lexists(password_file) and not click.confirm(
+        f"{password_file} is there already. Replace the password in it?", default=False
+    ):
+        answers.password_file = password_file
         return None
     password: str = click.prompt("Password (not shown)", hide_input=True, default="", show_default=False)
     if not password:
@@ -216,7 +297,11 @@ def _ask(answers: Answers, password_file: str) -> str | None:
 def _write(path: str, text: str, mode: int) -> None:
     """Write a new file that has its mode from its first moment."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    with open(fd, "w", encoding="utf-8") as file:
-        os.fchmod(fd, mode)
-        file.write(text)
-    os.replace(f"{path}.new", path)
+    try:
+        with open(fd, "w", encoding="utf-8") as file:
+            os.fchmod(fd, mode)
+            file.write(text)
+        os.replace(f"{path}.new", path)
+    except OSError:
+        os.unlink(f"{path}.new")  # it may hold a password
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -23,6 +24,9 @@ COMMANDS = {
     "report": "reading",
     "runs": "reading",
     "logs": "reading",
+    "watch": "watching",
+    "group": "grouping",
+    "slurm": "slurm",
     "attend": "attending",
     "flush": "flushing",
     "init": "initializing",
@@ -33,6 +37,9 @@ COMMANDS = {
     "completion": "configuring",
 }
 """Each command with the module that has it; loaded only when it is called, since some need much."""
+
+SILENT = ("run", "attend", "watch", "slurm", "flush", "install", "init")
+"""What does its work without an answer, too."""
 
 
 class Commands(click.Group):
@@ -71,10 +78,44 @@ def main(arguments: Sequence[str]) -> NoReturn:
     Args:
         arguments: What follows ``gpualert``.
     """
+    _take_up_closed_descriptors()
+    if sys.stdout is None:
+        if arguments and arguments[0] not in SILENT:
+            _give_up("stdout is closed: there is nowhere to answer")
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for as long as we live)
     try:
-        cli.main(list(arguments), prog_name="gpualert", standalone_mode=True)
+        try:
+            cli.main(list(arguments), prog_name="gpualert", standalone_mode=True)
+        except SystemExit as error:
+            try:
+                sys.stdout.flush()
+            except OSError:
+                if error.code:
+                    os._exit(error.code if isinstance(error.code, int) else 1)  # why is said already
+                raise
+            sys.exit(error.code)
     except BrokenPipeError:
         # Whoever read us has gone: end quietly, as other filters do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
+    except OSError as error:
+        about = f"{error.filename}:" if error.filename else "cannot write the answer:"
+        _give_up(f"{about} {error.strerror or error}")
     sys.exit(0)
+
+
+def _take_up_closed_descriptors() -> None:
+    """Let no file of ours get the number of a standard descriptor that is closed."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which is the lowest that is free: this one
+
+
+def _give_up(why: str) -> NoReturn:
+    """Say why nothing can be answered, and end."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"gpualert: {why}", file=sys.stderr, flush=True)
+    os._exit(1)  # what is left in the buffers cannot be written either

@@ -28,9 +28,17 @@ def harmless(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON, with what could act on a terminal escaped; it means the same."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
 def print_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "replace"))
+    click.echo(json_text(value, indent=indent))
 
 
 class Refused(click.ClickException):

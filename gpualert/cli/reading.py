@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpualert import config
-from gpualert.cli.output import Refused, harmless, print_json
+from gpualert.cli.output import Refused, format_option, harmless, json_text, print_json
 from gpualert.report import making, sweep, wording
 from gpualert.rundir import index, reader, survivor
 from gpualert.rundir.clock import rfc3339
@@ -27,6 +28,8 @@ log_dir_option = click.option(
     help="Where run directories are kept. Default: the usual places.",
 )
 FOLLOW_EVERY_S = 0.2
+TAIL_LINES = 15
+"""How many of the last lines are shown where none is decisive."""
 SURVIVOR_DEADLINE_S = 20.0
 
 
@@ -51,9 +54,7 @@ def find(name: str, log_dir: str | None) -> Run:
 
 @click.command()
 @log_dir_option
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to answer."
-)
+@format_option
 @click.option(
     "--again", is_flag=True, help="Make the report again, with the rules and settings of today; tells nobody."
 )
@@ -67,7 +68,7 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     found = find(run, log_dir)
     if survivor.is_open(found):
         if survivor.is_alive(found):
-            raise Refused(f"{found.run_id} is still running (gpualert logs --follow {found.run_id} shows its output)")
+            raise Refused(f"{found.run_id} is still running ({_follow(found, log_dir)} shows its output)")
         try:
             sweep.close_and_report(found.path, time.monotonic() + SURVIVOR_DEADLINE_S)
         except OSError as error:
@@ -82,10 +83,16 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     click.echo(harmless(_as_text(made, found.path)))
 
 
+def _follow(run: Run, log_dir: str | None) -> str:
+    """What to type to see a run's output: with its whole path unless it is found without."""
+    return f"gpualert logs --follow {run.run_id if log_dir is None else shlex.quote(run.path)}"
+
+
 def _make(run: Run) -> dict[str, Any]:
     """Make the report again, and write it where that can be."""
     log = making.logger(run.path)
-    made = making.make(run, making.settings_of(run, log), making.redaction(), log)
+    settings = making.settings_of(run, log)
+    made = making.make(run, settings, making.redaction(settings), log)
     if run.report is not None:
         made["artifacts"] = run.report.get("artifacts") or []
         made["notifications"] = run.report.get("notifications") or []
@@ -108,6 +115,9 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
     if shown:
         lines += ["", "evidence (line of output.log)"]
         lines += [f"  {e['line']:>8}  {e['text']}" for e in shown]
+    tail = (made.get("quotes") or {}).get("tail") or []
+    if not diagnosis.get("root") and diagnosis["class"] != "success" and tail:
+        lines += ["", "the last lines"] + [f"  {line}" for line in tail[-TAIL_LINES:]]
     if diagnosis["suggestions"]:
         lines += ["", "what to do"] + [f"  - {suggestion}" for suggestion in diagnosis["suggestions"]]
     if made.get("artifacts"):
@@ -128,9 +138,7 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
 
 @click.command()
 @log_dir_option
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to answer."
-)
+@format_option
 @click.option(
     "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="How many, newest first."
 )
@@ -179,16 +187,18 @@ def _row(run: Run) -> dict[str, Any]:
 @click.option("--stream", type=click.Choice(["stdout", "stderr"]), help="Only what came by this stream.")
 @click.option("--timestamps", is_flag=True, help="Put the time of its arrival before each line.")
 @click.option("--follow", is_flag=True, help="Go on until the run ends.")
+@format_option
 @click.argument("run", default="latest")
-def logs(log_dir: str | None, stream: str | None, timestamps: bool, follow: bool, run: str) -> None:
+def logs(log_dir: str | None, stream: str | None, timestamps: bool, follow: bool, form: str, run: str) -> None:
     """Print the output of a run: its bytes as they were, or with the times of their arrival.
 
-    RUN is as for report; the default is latest.
+    RUN is as for report; the default is latest. With --format json each line is an object of its own, {"at", "stream",
+    "text"}, where bytes that are no UTF-8 are replaced.
     """
     found = find(run, log_dir)
     wanted = {"stdout": {index.STDOUT}, "stderr": {index.STDERR}}.get(stream or "")
     shared = False
-    printer = _Printer(timestamps=timestamps)
+    printer = _Printer(timestamps=timestamps, as_json=form == "json")
     try:
         for piece in _pieces(found, follow=follow):
             if wanted is not None and piece.stream in (index.BOTH, index.TERMINAL):
@@ -238,36 +248,54 @@ def _entries(run: Run, offset: int) -> int:
 
 
 class _Printer:
-    """Prints pieces; with times, line by line, each stream's lines apart."""
+    """Prints pieces; with times or as JSON, line by line, each stream's lines apart."""
 
-    def __init__(self, *, timestamps: bool) -> None:
-        self._timestamps = timestamps
+    def __init__(self, *, timestamps: bool, as_json: bool) -> None:
+        self._by_line = timestamps or as_json
+        self._as_json = as_json
         self._open: dict[int | None, tuple[int | None, bytes]] = {}
         self._out = sys.stdout.buffer
         self._show: Callable[[bytes], bytes] = _shown if sys.stdout.isatty() else bytes
 
     def add(self, piece: reader.Piece) -> None:
         """Print a piece."""
-        if not self._timestamps:
-            self._out.write(self._show(piece.data))
+        if not self._by_line:
+            self._write(self._show(piece.data))
             return
         at_us, held = self._open.pop(piece.stream, (piece.at_us, b""))
         *lines, rest = (held + piece.data).split(b"\n")
         for line in lines:
-            self._line(at_us, line)
+            self._line(piece.stream, at_us, line)
             at_us = piece.at_us
         if rest:
             self._open[piece.stream] = (at_us, rest)
 
-    def _line(self, at_us: int | None, line: bytes) -> None:
+    def _line(self, stream: int | None, at_us: int | None, line: bytes) -> None:
+        if self._as_json:
+            name = index.STREAM_NAMES.get(stream) if stream is not None else None
+            told = {
+                "at": rfc3339(at_us) if at_us else None,
+                "stream": name,
+                "text": line.decode("utf-8", "replace"),
+            }
+            self._write(json_text(told).encode() + b"\n")
+            return
         time_text = rfc3339(at_us) if at_us else "-" * 27
-        self._out.write(time_text.encode() + b" " + self._show(line) + b"\n")
+        self._write(time_text.encode() + b" " + self._show(line) + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        """Write, and tell a disk that is full here from a log that cannot be read."""
+        try:
+            self._out.write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Refused(f"cannot write the answer: {error.strerror}") from None
 
     def end(self) -> None:
         """Print what was left without a line end."""
-        for at_us, rest in self._open.values():
-            self._line(at_us, rest)
-        self._out.flush()
+        for stream, (at_us, rest) in self._open.items():
+            self._line(stream, at_us, rest)
 
 
 def _shown(data: bytes) -> bytes:

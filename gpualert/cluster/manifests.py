@@ -1,73 +1,65 @@
-"""A stream of manifests: read, changed document by document, and written so that the rest stays as it was."""
+"""A stream of manifests: taken apart at its documents, so that each can be edited and the rest stays byte for byte."""
 
 from __future__ import annotations
 
-import io
-import re
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, DocumentEndEvent, DocumentStartEvent
+
+from gpualert.cluster.yamltree import MAX_DEPTH, ManifestError, first_line, parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SEPARATOR = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
-_INDENTED_LIST = re.compile(r"^( *)[^\s#-][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n)*( *)- ", re.MULTILINE)
+__all__ = ["ManifestError", "rewrite"]
+
+# Without one of these there is no workload: most of what a chart renders need not be looked at closely.
+_WORDS = ("containers", "entrypoint", "TrainJob")
 
 
-class ManifestError(Exception):
-    """The stream is no YAML; the message says where."""
-
-
-def rewrite(text: str, change: Callable[[Any], bool]) -> str:
+def rewrite(text: str, change: Callable[[str], str]) -> str:
     """Change the documents of a stream.
 
     Args:
         text: Documents of YAML or JSON, with ``---`` between them.
-        change: Changes a document in place; returns whether it has.
+        change: Gives a document's new text; gets it with its directives, ``---`` and comments.
 
     Returns:
-        The stream; documents that were not changed are in it byte for byte.
+        The stream; what is no workload is in it byte for byte.
 
     Raises:
         ManifestError: A document cannot be parsed.
     """
-    pieces: list[str] = []
-    start = 0
-    borders = [(found.start(), found.end()) for found in _SEPARATOR.finditer(text)] + [(len(text), len(text))]
-    for number, (begin, end) in enumerate(borders):
-        pieces.append(_one(text[start:begin], change, number + 1))
-        pieces.append(text[begin:end])
-        start = end
+    borders = [*_borders(text), len(text)]
+    pieces = [text[: borders[0]]]
+    for number, (begin, end) in enumerate(pairwise(borders)):
+        piece = text[begin:end]
+        try:
+            pieces.append(change(piece) if any(word in piece for word in _WORDS) else piece)
+        except ManifestError as error:
+            raise ManifestError(f"document {number + 1}: {error}") from None
     return "".join(pieces)
 
 
-def _one(text: str, change: Callable[[Any], bool], number: int) -> str:
-    if not text.strip():
-        return text
-    yaml = _yaml(text)
+def _borders(text: str) -> list[int]:
+    """Where documents start; comments before the first belong to it."""
+    found: list[int] = []
+    depth, ended = 0, None
     try:
-        document = yaml.load(text)
-        changed = document is not None and change(document)
+        for event in parser().parse(text):
+            if isinstance(event, DocumentStartEvent):
+                # Directives come before where a document starts, but only after a line that ends the one before.
+                found.append((event.start_mark.index if ended is None else ended) if found else 0)
+            elif isinstance(event, DocumentEndEvent):
+                ended = event.end_mark.index if event.explicit else None
+            elif isinstance(event, CollectionStartEvent):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    raise ManifestError(f"document {len(found)} is nested more than {MAX_DEPTH} deep")
+            elif isinstance(event, CollectionEndEvent):
+                depth -= 1
     except YAMLError as error:
-        first = " ".join(str(error).split())[:200]
-        raise ManifestError(f"document {number} is no YAML: {first}") from None
-    if not changed:
-        return text
-    written = io.StringIO()
-    yaml.dump(document, written)
-    lead = "\n" if text.startswith("\n") else ""
-    return lead + written.getvalue().lstrip("\n") if text.endswith("\n") else lead + written.getvalue().strip("\n")
-
-
-def _yaml(text: str) -> Any:
-    """The library, set to write as the document is written: its quotes, its comments, its indentation of lists."""
-    yaml = YAML(typ="rt")
-    yaml.preserve_quotes = True
-    yaml.width = 1 << 20
-    found = _INDENTED_LIST.search(text)
-    if found is not None and len(found[2]) > len(found[1]):
-        offset = len(found[2]) - len(found[1])
-        yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
-    return yaml
+        raise ManifestError(f"document {max(len(found), 1)} is no YAML: {first_line(error)}") from None
+    return found

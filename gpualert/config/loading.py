@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr, ValidationError
 
 from gpualert.config.settings import Section, Settings
+from gpualert.rundir import regular
 from gpualert.supervisor.options import OPTIONS
 from gpualert.supervisor.settings import config_files
 
@@ -62,6 +63,7 @@ SECRETS = {
 _NOT_SETTINGS = {
     "GPUALERT_CONFIG", "GPUALERT_POD_NAME", "GPUALERT_POD_NAMESPACE", "GPUALERT_NODE_NAME", "GPUALERT_JOB_NAME",
     "GPUALERT_CONTAINER_NAME", "GPUALERT_CONTAINERS", "GPUALERT_COMPLETIONS",
+    "GPUALERT_GROUP_ID", "GPUALERT_JOB_UID",
 }  # fmt: skip
 """Variables that carry facts, not settings."""
 
@@ -148,21 +150,16 @@ class _Layers:
             self.set(key, value, path)
 
     def _read(self, path: str, *, required: bool) -> dict[str, Any]:
-        try:
-            size = os.path.getsize(path)
-        except OSError as error:
-            if required:
-                self.problems.append(Problem(path, "", f"cannot be read ({error.strerror})"))
+        if not required and not os.path.exists(path):
             return {}
-        if size > MAX_FILE_BYTES:
+        try:
+            content = regular.content(path, MAX_FILE_BYTES)
+            if content is not None:
+                return tomllib.loads(content.decode())
             self.problems.append(Problem(path, "", "is larger than 1 MiB"))
-            return {}
-        try:
-            with open(path, "rb") as file:
-                return tomllib.load(file)
         except OSError as error:
             self.problems.append(Problem(path, "", f"cannot be read ({error.strerror})"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also a number of 5000 digits
             self.problems.append(Problem(path, "", f"is not valid TOML ({error})"))
         return {}
 
@@ -172,7 +169,7 @@ def _worded(error: Any, value: Any, *, secret: bool) -> str:
     text = str(error["msg"]).removeprefix("Value error, ")
     text = text[0].lower() + text[1:]
     text = text.replace("input should be", "must be").replace("input should", "must")
-    if secret:
+    if secret or "://" in str(value):  # an address may have come to the wrong key
         return text
     shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
     return f"{text}, not {shown}" if "not" not in text.split() else text

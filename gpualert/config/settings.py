@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr
 
-from gpualert.supervisor.values import parse_duration, parse_size
+from gpualert.supervisor.redaction import MASK
+from gpualert.supervisor.values import listed, parse_duration, parse_size
 
 
 def _duration(value: Any) -> Any:
@@ -32,7 +34,7 @@ def _size(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     """A list from a text with commas."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    return listed(value) if isinstance(value, str) else value
 
 
 def _urls(value: Any) -> Any:
@@ -42,10 +44,43 @@ def _urls(value: Any) -> Any:
     return [part.strip() for part in re.split(r"\s+|,(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)", value) if part.strip()]
 
 
+def shown_service(url: str) -> str:
+    """A service's URL as it may be shown: what Apprise has in the place of the host is often a token.
+
+    Args:
+        url: The URL.
+    """
+    scheme, there, _ = url.partition("://")
+    return f"{scheme}://{MASK}" if there and scheme.isalnum() else MASK
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown: user, password, path and query may all be secrets.
+
+    Args:
+        url: The URL.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return MASK
+    if not parts.scheme or not host:
+        return MASK
+    rest = f"/{MASK}" if parts.path.strip("/") or parts.query or parts.username or parts.fragment else ""
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{rest}"
+
+
+def _shown_services(urls: list[str]) -> list[str]:
+    return [shown_service(url) for url in urls]
+
+
 Duration = Annotated[float, BeforeValidator(_duration), Field(ge=0, le=1e10)]
 Size = Annotated[int, BeforeValidator(_size), Field(ge=0)]
 Listed = Annotated[list[str], BeforeValidator(_listed)]
-Urls = Annotated[list[str], BeforeValidator(_urls)]
+Urls = Annotated[list[str], BeforeValidator(_urls), PlainSerializer(_shown_services)]
+"""Secrets in themselves: they are used, but neither shown nor written."""
+SecretUrl = Annotated[str, PlainSerializer(shown_url)]
 
 
 class Section(BaseModel):
@@ -73,7 +108,7 @@ class Notify(Section):
     when: Literal["failure", "always", "never"] = "failure"
     on_start: bool = False
     progress_every: Annotated[float, BeforeValidator(_duration), Field(ge=10, le=1e10)] | None = None
-    urls: Urls = []
+    urls: Urls = Field(default=[], repr=False)
     urls_file: str | None = None
 
 
@@ -108,7 +143,7 @@ class Webhook(Section):
     The secret that signs it comes from ``secret_file`` or ``GPUALERT_WEBHOOK_SECRET``; in this file it is a mistake.
     """
 
-    url: str | None = None
+    url: SecretUrl | None = Field(default=None, repr=False)
     secret: SecretStr | None = Field(default=None, exclude=True)
     secret_file: str | None = None
     ca_file: str | None = None
@@ -138,6 +173,27 @@ class Run(Section):
     orphan_grace: Duration = 0.0
 
 
+class Group(Section):
+    """``[group]``: ranks that are told of together."""
+
+    dir: str | None = None
+    settle: Duration = 60.0
+
+
+class Watch(Section):
+    """``[watch]``: the watcher in a cluster."""
+
+    namespaces: Listed = []
+    only: Literal["jobs", "gpus", "labelled"] = "jobs"
+    cluster: str | None = None
+    settle: Duration = 60.0
+    settle_most: Duration = 600.0
+    unschedulable_after: Duration = 600.0
+    per_hour: Annotated[int, Field(ge=0)] = 20
+    digest_every: Duration = 900.0
+    label_nodes: bool = False
+
+
 class Report(Section):
     """``[report]``."""
 
@@ -162,6 +218,8 @@ class Settings(Section):
     webhook: Webhook = Webhook()
     artifacts: Artifacts = Artifacts()
     run: Run = Run()
+    group: Group = Group()
+    watch: Watch = Watch()
     report: Report = Report()
     diagnosis: Diagnosis = Diagnosis()
     dry_run: bool = Field(default=False, exclude=True)

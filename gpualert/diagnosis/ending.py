@@ -16,7 +16,7 @@ TIMEOUT_CODE = 124
 ABORTS_OUTRANKED_FROM = 0.7
 STOP_WINDOW_S = 600.0
 """A stop signal that came longer than this before the end was survived."""
-NEAR_LIMIT = 0.92
+NEAR_LIMIT = 0.88
 """Memory at this share of its limit, just before a supervisor died with its job, points to the out-of-memory killer."""
 
 _STOPPED = {signal.SIGTERM: "terminated", signal.SIGINT: "interrupted", signal.SIGHUP: "terminated"}

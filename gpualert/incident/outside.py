@@ -26,7 +26,7 @@ REASONS = {
     "evicted": (
         "Evicted", "EvictionByEvictionAPI", "TaintManagerEviction", "DeletionByTaintManager", "Preempted", "Preempting",
         "PreemptionByScheduler", "PreemptionByKubeScheduler", "TerminationByKubelet", "Drained", "Draining",
-        "SystemOOMEvicted", "SpotInterruption", "PREEMPTED", "NodeShutdown", "Shutdown", "Terminated",
+        "SystemOOMEvicted", "SpotInterruption", "JobSuspended", "PREEMPTED", "NodeShutdown", "Shutdown", "Terminated",
     ),
     "terminated": ("Killing", "Deleted", "Cancelled", "CANCELLED", "TIMEOUT", "DRAINED"),
     "deadline_exceeded": ("DeadlineExceeded", "DEADLINE"),

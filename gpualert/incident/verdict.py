@@ -88,6 +88,8 @@ class _Incident:
             own = rank.finding
             texts = (own.root, *own.texts) if own and own.root else ()
             state = "failed" if rank.state == "running" and about_it else rank.state
+            if state == "running" and fact.finding.cls == "node_lost":
+                state = "gone"  # what the API still calls running, nobody has seen since
             found = replace(fact.finding, texts=tuple(text for text in texts if text)[:3])
             rank = replace(rank, finding=found, broke_at=_moved(fact.at, rank), state=state)
         return rank

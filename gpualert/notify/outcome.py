@@ -41,11 +41,15 @@ class Told:
             "at": self.at,
         }
 
-    def summary(self) -> str:
-        """A few words for the terminal."""
+    def summary(self, flush: str = "gpualert flush") -> str:
+        """A few words for the terminal.
+
+        Args:
+            flush: What to type to have a spooled mail sent.
+        """
         noun, done = _WORDS.get(self.channel, (self.channel, f"told {self.channel}"))
         if self.outcome == "sent":
             return f"{done} {', '.join(self.to)}" if self.channel in _WORDS else done
         if self.outcome == "spooled":
-            return f"{noun} spooled ({self.detail}); gpualert flush sends it"
+            return f"{noun} spooled ({self.detail}); {flush} sends it"
         return "" if self.outcome == "printed" else f"{noun} {self.outcome} ({self.detail})"

@@ -52,11 +52,12 @@ def tell(
     mask: Redaction,
     deadline: float,
     say: Callable[[str], None],
+    where: str | None = None,
 ) -> list[Told]:
     """Tell a report by every channel that is configured.
 
     Args:
-        directory: The run directory.
+        directory: The run directory, or another that has the spool.
         kind: What is told.
         report: The report; the fate of an artifact that a mail server is too small for is changed in it.
         settings: The settings.
@@ -64,8 +65,9 @@ def tell(
         mask: Masks secrets.
         deadline: When to be done, on the monotonic clock.
         say: Prints on the person's terminal, for ``--dry-run``.
+        where: Where a person finds more; the directory by default.
     """
-    made = notice.make(kind, report, artifacts, directory)
+    made = notice.make(kind, report, artifacts, where or directory)
 
     def post(until: float) -> list[Told]:
         return webhook.post(made, settings, until)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from gpualert.diagnosis import Rulebook, diagnose
-from gpualert.report import building, quotes
+from gpualert.report import building, quotes, recall
 
 if TYPE_CHECKING:
     from gpualert.rundir.reader import Run
@@ -22,11 +22,12 @@ def build(run: Run, why: str, redaction: Redaction) -> dict[str, Any]:
         redaction: Masks secrets.
     """
     run.facts.pop("configuration_problems", None)
+    redaction, unmasked = recall.recalling(redaction, run.path)
     found = diagnose(b"", building.facts_of(run), rules=Rulebook.load())
     trouble = f"{why}: told from the facts alone (gpualert report --again {run.run_id} reads the log)"
     # What the report quotes and charts is read from the directory; nothing is to be read in this one.
     unread = dataclasses.replace(run, path=f"{run.path}/.unread")
-    made = building.build(unread, found, [trouble], redaction)
+    made = building.build(unread, found, [trouble, *([unmasked] if unmasked else [])], redaction)
     made["diagnosis"]["warnings"] = [*made["diagnosis"].get("warnings", []), trouble]
     made["quotes"]["tail"] = quotes.take(run.log_path, None, redaction)["tail"]
     return made

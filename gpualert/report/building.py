@@ -11,6 +11,9 @@ from gpualert.report import quotes, timeline
 from gpualert.report.timeline import seconds_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpualert.config import Problem, Settings
     from gpualert.diagnosis import Diagnosis
     from gpualert.rundir.reader import Run
     from gpualert.supervisor.redaction import Redaction
@@ -87,6 +90,35 @@ def diagnosed(run: Run, rule_directories: list[str]) -> tuple[Diagnosis, list[st
     except OSError as error:
         trouble.append(f"cannot read {run.log_path} ({error.strerror}): diagnosed without the log")
         return diagnose(b"", facts, rules=rules), trouble
+
+
+def was_said(problem: Problem, lines: Sequence[str], redaction: Redaction) -> bool:
+    """Whether the supervisor has said a mistake already, in words of its own.
+
+    Args:
+        problem: The mistake.
+        lines: What the supervisor has said.
+        redaction: Has masked secrets in it.
+    """
+    variable = problem.key if problem.where == "environment" else problem.where
+    if variable.startswith("GPUALERT_"):
+        words = f"{variable} "
+    else:
+        words = f"{problem.where}: {problem.key} " if problem.key else f"configuration {problem.where} "
+    return any(redaction.mask(words) in line for line in lines)
+
+
+def kept_secrets(settings: Settings | None) -> dict[bytes, bytes]:
+    """The secrets that the settings have from files, as variables whose names say so.
+
+    Args:
+        settings: The settings; None where there are none.
+    """
+    if settings is None:
+        return {}
+    found = {b"SMTP_PASSWORD": settings.smtp.password, b"WEBHOOK_SECRET": settings.webhook.secret}
+    values = {name: secret.get_secret_value() for name, secret in found.items() if secret is not None}
+    return {b"_" + name: value.encode("utf-8", "surrogateescape") for name, value in values.items()}
 
 
 def masked(value: Any, redaction: Redaction) -> Any:

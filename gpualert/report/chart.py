@@ -48,7 +48,7 @@ class Mark:
 
     Attributes:
         x: Where it is.
-        kind: ``signal`` or ``cause``.
+        kind: ``signal``, ``cause`` or another of the timeline's.
         label: What happened, and when after the start.
         anchor: On which side of the line the label stands (``start`` or ``end``).
         row: Which of the label's rows, so that neighbours do not overlap.

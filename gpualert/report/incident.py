@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.incident.naming import printed
-from gpualert.report import building
+from gpualert.report import building, making
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpualert.config import Settings
     from gpualert.incident.model import Part, Rank, Verdict
     from gpualert.supervisor.redaction import Redaction
 
@@ -30,6 +33,7 @@ class Job:
         attempt: Which attempt, from 0.
         where: Where its logs are, in words.
         revision: How often the verdict has changed since it was told first.
+        unit: What its parts are called: ``rank``, or ``task`` where they know nothing of each other.
     """
 
     id: str
@@ -39,6 +43,7 @@ class Job:
     attempt: int = 0
     where: str = ""
     revision: int = 0
+    unit: str = "rank"
 
 
 def stamp(seconds: float | None) -> str | None:
@@ -79,6 +84,7 @@ def build(
             "kind": job.kind,
             "attempt": job.attempt,
             "revision": job.revision,
+            "unit": job.unit,
             "broke_at": stamp(broke),
             "roots": [printed(rank) for rank in verdict.roots],
             "nodes": list(verdict.nodes),
@@ -129,6 +135,43 @@ def build(
     found = building.masked(report, redaction)
     assert isinstance(found, dict)  # noqa: S101  (mypy: a dict stays one)
     return found
+
+
+def tell(
+    directory: str,
+    report: dict[str, Any],
+    settings: Settings,
+    mask: Redaction,
+    deadline: float,
+    say: Callable[[str], None],
+) -> str:
+    """Write an incident's report, and tell whom the settings name.
+
+    Args:
+        directory: Where to.
+        report: The report; its notifications are filled in.
+        settings: The settings.
+        mask: Masks secrets.
+        deadline: When to be done, on the monotonic clock.
+        say: Prints on the person's terminal, for ``--dry-run``.
+
+    Returns:
+        What became of the notifications, in a few words; empty when nobody wanted any.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    from gpualert.notify import anybody, tell  # noqa: PLC0415  (email and smtplib are slow to import)
+
+    outcome = ""
+    making.write(directory, report)
+    if making.wanted(report, settings) and anybody(settings):
+        told = tell(directory, "ended", report, settings, [], mask, deadline, say)
+        report["notifications"] = [entry.as_dict() for entry in told]
+        outcome = "; ".join(entry.summary() for entry in told if entry.summary())
+    report["told"] = True
+    making.write(directory, report)
+    return outcome
 
 
 def _diagnosis(verdict: Verdict, first: Rank | None) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpualert import artifacts, config
-from gpualert.report import building, page
+from gpualert.report import building, page, recall
 from gpualert.report.timeline import seconds_of
+from gpualert.rundir import location
 from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.writer import REPORT, replace_file
 from gpualert.supervisor.redaction import Redaction, secrets
@@ -78,9 +79,13 @@ def step(log: Any, name: str) -> Iterator[None]:
         log.info("step done", step=name, seconds=round(time.monotonic() - began, 4))
 
 
-def redaction() -> Redaction:
-    """Masks the secrets of this process's environment."""
-    return Redaction(secrets(dict(os.environb)))
+def redaction(settings: Settings | None = None) -> Redaction:
+    """Masks the secrets of this process's environment, and those that the settings have from files.
+
+    Args:
+        settings: The settings; None where there are none.
+    """
+    return Redaction(secrets(dict(os.environb) | building.kept_secrets(settings)))
 
 
 def settings_of(run: Run, log: Any) -> Settings:
@@ -92,9 +97,12 @@ def settings_of(run: Run, log: Any) -> Settings:
     """
     options = run.facts.get("options")
     settings, problems = config.load(given=options if isinstance(options, dict) else {})
+    mask = redaction(settings)
     for problem in problems:
-        log.warning("configuration", problem=str(problem))
-    run.facts["configuration_problems"] = [str(problem) for problem in problems]
+        log.warning("configuration", problem=mask.mask(str(problem)))
+    said = (run.exit or {}).get("trouble") or []
+    new = [problem for problem in problems if not building.was_said(problem, said, mask)]
+    run.facts["configuration_problems"] = [str(problem) for problem in new]
     return settings
 
 
@@ -104,14 +112,14 @@ def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> dict[str, A
     Args:
         run: The run.
         settings: The settings that hold for it.
-        mask: Masks secrets.
+        mask: Masks secrets of this process; those that the run's own environment had are masked too.
         log: Where it is noted.
     """
     problems = run.facts.pop("configuration_problems", [])
+    mask, unmasked = recall.recalling(mask, run.path)
     found, trouble = building.diagnosed(run, settings.diagnosis.rules)
     log.info("diagnosed", cls=found.cls, confidence=found.confidence)
-    said = (run.exit or {}).get("trouble") or []
-    trouble += [f"{problem}: ignored" for problem in problems if not any(str(problem) in line for line in said)]
+    trouble = [*(f"{problem}: ignored" for problem in problems), *trouble, *([unmasked] if unmasked else [])]
     return building.build(run, found, trouble, mask)
 
 
@@ -173,7 +181,7 @@ def notify(
         directory: The run directory.
         report: The report; its artifacts and notifications are filled in.
         settings: The settings.
-        mask: Masks secrets.
+        mask: Masks secrets, as for ``make``.
         deadline: When to be done, on the monotonic clock.
         say: Prints on the person's terminal, for ``--dry-run``.
 
@@ -187,9 +195,11 @@ def notify(
         return ""
     collected = with_own_names(_collected(directory, report, settings, deadline))
     report["artifacts"] = [artifact.as_dict() for artifact in collected]
+    mask, _ = recall.recalling(mask, directory)
     told = tell(directory, "ended", report, settings, collected, mask, deadline, say)
     report["notifications"] = [entry.as_dict() for entry in told]
-    return "; ".join(entry.summary() for entry in told if entry.summary())
+    flush = location.flush_command(os.path.dirname(os.path.abspath(directory)), os.environb)
+    return "; ".join(entry.summary(flush) for entry in told if entry.summary())
 
 
 def _collected(directory: str, report: dict[str, Any], settings: Settings, deadline: float) -> list[artifacts.Artifact]:

@@ -41,6 +41,7 @@ class Task:
         deadline: When to be done, on the monotonic clock; comes nearer when the supervisor wants an end.
         termination_log: The termination message's file; None where there is none.
         own_bytes: How many bytes at its start are the command's own.
+        group: The directory that this rank shares with the others; None where it is told of on its own.
         progress_fd: Where to tell which steps are done; -1 for nowhere.
     """
 
@@ -49,6 +50,7 @@ class Task:
     termination_log: str | None
     own_bytes: int
     progress_fd: int
+    group: str | None = None
 
 
 class HurryError(Exception):
@@ -63,9 +65,10 @@ def parse(arguments: Sequence[str]) -> Task:
     parser.add_argument("--termination-log")
     parser.add_argument("--own-bytes", type=int, default=0)
     parser.add_argument("--progress-fd", type=int, default=-1)
+    parser.add_argument("--group")
     told = parser.parse_args(arguments)
     until = time.monotonic() + told.deadline
-    return Task(told.directory, until, told.termination_log, told.own_bytes, told.progress_fd)
+    return Task(told.directory, until, told.termination_log, told.own_bytes, told.progress_fd, told.group)
 
 
 def _containers() -> int | None:
@@ -89,7 +92,7 @@ def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     log = making.logger(task.directory)
     run = Run.read(task.directory)
     settings = making.settings_of(run, log)
-    redaction = making.redaction()
+    redaction = making.redaction(settings)
     made = _diagnosed(task, run, settings, redaction, log)
     with contextlib.ExitStack() as stack:
         with making.step(log, "begin to tell"):
@@ -109,7 +112,10 @@ def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
                 saying = Saying(made)
         outcome, told = "", False
         with making.step(log, "notify"):
-            outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
+            if task.group is None:
+                outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
+            else:
+                outcome = _together(task, task.group, made, settings, redaction, say)
             told = True
         if told:
             with making.step(log, "have told"):
@@ -118,7 +124,7 @@ def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
         else:
             stack.pop_all()  # whoever comes next goes on from here
     with making.step(log, "show"):
-        text = terminal.block(made, task.directory, outcome, colour=colour)
+        text = terminal.block(made, task.directory, outcome, colour=colour) + terminal.troubles(made)
         if text:
             say(text)
         _tell(task, b"p")
@@ -150,6 +156,25 @@ def _diagnosed(task: Task, run: Run, settings: Settings, redaction: Redaction, l
             signal.setitimer(signal.ITIMER_REAL, 0)
         return made
     return bare.build(run, why, redaction)
+
+
+def _together(
+    task: Task,
+    directory: str,
+    made: dict[str, Any],
+    settings: Settings,
+    mask: Redaction,
+    say: Callable[[str], None],
+) -> str:
+    """Leave the telling to the group; where that cannot be, this rank is told of on its own."""
+    from gpualert.group import members, together  # noqa: PLC0415  (only for ranks that share a directory)
+
+    try:
+        members.note(directory, made)
+        return together.look(directory, settings, mask, task.deadline - MAIL_MARGIN_S, say).said
+    except OSError as error:
+        made["trouble"].append(f"cannot use {directory} ({error.strerror}): this rank is told of on its own")
+        return making.notify(task.directory, made, settings, mask, task.deadline - MAIL_MARGIN_S, say)
 
 
 def _tell(task: Task, step: bytes) -> None:

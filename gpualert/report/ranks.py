@@ -47,16 +47,17 @@ def where(report: dict[str, Any]) -> str:
         [row for row in report["ranks"] if row["role"] == "root"],
     )
     nodes = report["incident"]["nodes"]
+    unit = report["incident"].get("unit", "rank")
     place = f" ({wording.printable(nodes[0])[:60]})" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
     if roots and len(roots) < len(report["ranks"]):
-        return f" on rank{'s' if len(roots) > 1 else ''} {numbers(roots)}{place}"
-    if names and not roots:
+        return f" on {unit}{'s' if len(roots) > 1 else ''} {numbers(roots)}{place}"
+    if names and not roots and len(report["ranks"]) > 1:
         return f" on {wording.printable(str(names[0]['name']))[:80]}{place}"
     silent = [row["rank"] for row in report["ranks"] if row["role"] == "silent" and isinstance(row["rank"], int)]
     quiet = [*silent, *report["missing"]] if not roots else []
     if quiet:
-        return f", nothing heard of rank{'s' if len(quiet) > 1 else ''} {numbers(quiet)}"
-    return f" on all {len(report['ranks'])} ranks" if len(report["ranks"]) > 1 else place
+        return f", nothing heard of {unit}{'s' if len(quiet) > 1 else ''} {numbers(quiet)}"
+    return f" on all {len(report['ranks'])} {unit}s" if len(report["ranks"]) > 1 else place
 
 
 def _blank(ranks: str, role: str, ended: str) -> dict[str, str]:
@@ -90,7 +91,14 @@ def text(report: dict[str, Any]) -> str:
     Args:
         report: The incident's report.
     """
-    head = {"ranks": "rank", "role": "role", "class": "class", "ended": "ended", "after": "after", "node": "node"}
+    head = {
+        "ranks": report["incident"].get("unit", "rank"),
+        "role": "role",
+        "class": "class",
+        "ended": "ended",
+        "after": "after",
+        "node": "node",
+    }
     listed = [head, *rows(report)]
     columns = [key for key in (*head, "name") if any(row.get(key) for row in listed[1:])]
     head["name"] = "name"

@@ -65,17 +65,37 @@ def tell(directory: str, kind: Kind, deadline: float) -> None:
     settings = making.settings_of(run, log)
     if not anybody(settings) or settings.dry_run:
         return
-    mask = making.redaction()
+    mask = making.redaction(settings)
     report = building.running(so_far(run), datetime.now(UTC), mask)
     told = tell(directory, kind, report, settings, [], mask, deadline, lambda _text: None)
     for entry in told:
         log.info("told", kind=kind, **entry.as_dict())
 
 
+def tell_group(directory: str, group: str, deadline: float) -> None:
+    """Tell of a group that has failed while this rank lives on.
+
+    Args:
+        directory: The run directory.
+        group: The group's directory.
+        deadline: When to be done, on the monotonic clock.
+    """
+    from gpualert.group import together  # noqa: PLC0415  (only for ranks that share a directory)
+
+    log = making.logger(directory)
+    with making.step(log, "tell of the group"):
+        settings = making.settings_of(Run.read(directory), log)
+        done = together.look(group, settings, making.redaction(settings), deadline, lambda _text: None, still=True)
+        log.info("group", said=done.said)
+
+
 def main() -> None:
     """A process of its own, started by the supervisor: run directory and kind are its arguments."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     kind: Any = sys.argv[2]
+    if kind == "group":
+        tell_group(sys.argv[1], sys.argv[3], time.monotonic() + DEADLINE_S)
+        os._exit(0)
     tell(sys.argv[1], kind, time.monotonic() + DEADLINE_S)
     os._exit(0)  # whatever threads a library has left behind
 

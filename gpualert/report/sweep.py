@@ -35,7 +35,7 @@ def close_and_report(path: str, deadline: float) -> bool:
         log = making.logger(path)
         run = survivor.close(Run.read(path))
         settings = making.settings_of(run, log)
-        mask = making.redaction()
+        mask = making.redaction(settings)
         made = None
         with making.step(log, "diagnose"):
             made = making.make(run, settings, mask, log)

@@ -9,6 +9,8 @@ from gpualert.report import wording
 
 PREFIX = "gpualert: "
 LINE_MAX = 240
+LINES_MAX = 4
+"""Of gpualert's own trouble, the supervisor's lines included."""
 _BAD, _ODD, _SOFT, _BOLD, _END = "\x1b[1;31m", "\x1b[1;33m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
@@ -55,3 +57,17 @@ def block(report: dict[str, Any], directory: str, outcome: str, *, colour: bool 
     kept = f"  kept in {wording.printable(directory)}"
     lines.append(paint(_SOFT, f"{kept} · {outcome}" if outcome else kept))
     return "".join(f"{PREFIX}{line}\n" for line in lines)
+
+
+def troubles(report: dict[str, Any]) -> str:
+    """What went wrong inside the reporter, mistakes in its settings above all; four lines with the supervisor's own.
+
+    Args:
+        report: The report.
+    """
+    said = len(report["exit"].get("trouble") or [])
+    lines = [_line(str(text)) for text in report["trouble"][said:]]
+    shown = lines[: max(LINES_MAX - said, 0)]
+    if shown and len(lines) > len(shown):
+        shown[-1] += f" (and {len(lines) - len(shown)} more in report.json)"
+    return "".join(f"{PREFIX}{line}\n" for line in shown)

@@ -39,6 +39,8 @@ def machine_line(report: dict[str, Any], log: str) -> dict[str, Any]:
         "node": run.get("node") or run.get("host"),
         "log": log,
         "root": diagnosis["root"]["text"] if diagnosis["root"] else None,
+        "confidence": diagnosis["confidence"],
+        "at": (report.get("timeline") or {}).get("cause_at"),
     }
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 POINTS = 120
 """How many points a lane has at most: more than that no chart of this width shows."""
-MARKS = 20
+MARKS, MARKS_ALIKE, MARK_WIDTH = 12, 4, 40
+"""How many moments are marked, how many that say the same (the last), and how many characters each has."""
+_RANKS = ("cause", "timeout", "oom", "trouble", "signal", "stopped", "continued")
+"""Which moments go before others when there are too many."""
 MAX_INDEX_BYTES = 256 << 20
 MAX_EVENTS = 200_000
 
@@ -34,7 +37,8 @@ def of(run: Run, root_line: int | None = None) -> dict[str, Any] | None:
         ``start`` (RFC 3339), ``duration_s``, ``lanes``, ``marks`` and ``cause_at`` (when the decisive line was
         printed); None where the run's times are unknown. A lane has ``name``, ``unit``, ``limit`` (or None) and
         ``points``, rows of seconds since the start and a value; a rate holds from one point to the next. A mark has
-        ``at_s``, ``kind`` and ``label``.
+        ``at_s``, ``kind`` (``cause``, ``timeout``, ``oom``, ``trouble``, ``signal``, ``stopped``, ``continued``) and
+        ``label``.
     """
     end = run.exit or {}
     start, ended = seconds_of(run.facts.get("started_at")), seconds_of(end.get("ended_at"))
@@ -46,16 +50,15 @@ def of(run: Run, root_line: int | None = None) -> dict[str, Any] | None:
     duration = max(ended - start, 1e-3)
     times, offsets = _index(run)
     lanes = [lane for lane in (_output(times, offsets, start, duration), _memory(run, start, duration)) if lane]
-    marks = _signals(run, start, duration)
+    marks = _moments(run, start, duration)
     cause = _printed_at(run, root_line, times, offsets)
     if cause is not None:
         marks.append({"at_s": _within(cause / 1e6 - start, duration), "kind": "cause", "label": "decisive line"})
-    marks.sort(key=lambda mark: mark["at_s"])
     return {
         "start": rfc3339(round(start * 1e6)),
         "duration_s": round(duration, 3),
         "lanes": lanes,
-        "marks": marks[-MARKS:],
+        "marks": _few(marks),
         "cause_at": rfc3339(cause) if cause is not None else None,
     }
 
@@ -119,15 +122,65 @@ def _memory(run: Run, start: float, duration: float) -> dict[str, Any] | None:
     return {"name": "host memory", "unit": "bytes", "limit": limit, "points": points} if len(points) > 1 else None
 
 
-def _signals(run: Run, start: float, duration: float) -> list[dict[str, Any]]:
-    marks = []
+def _moments(run: Run, start: float, duration: float) -> list[dict[str, Any]]:
+    """What the journal tells of that a person should see beside the curves."""
+    marks: list[dict[str, Any]] = []
+    runs, seen, kills = False, 0, None
+    first_sample = duration
+
+    def mark(at: float, kind: str, label: str) -> None:
+        marks.append({"at_s": _within(at, duration), "kind": kind, "label": label[:MARK_WIDTH]})
+
     for number, event in enumerate(run.events()):
         if number >= MAX_EVENTS:
             break
-        at, name = seconds_of(event.get("at")), event.get("name")
-        if event.get("event") == "signal" and at is not None and isinstance(name, str):
-            marks.append({"at_s": _within(at - start, duration), "kind": "signal", "label": name[:20]})
+        time, kind = seconds_of(event.get("at")), event.get("event")
+        if time is None or not isinstance(kind, str):
+            continue
+        at = time - start
+        if kind in ("launched", "exited"):
+            runs = kind == "launched"
+        elif kind == "signal" and isinstance(event.get("name"), str):
+            mark(at, kind, event["name"][:20])
+        elif kind == "timeout":
+            mark(at, kind, "time limit")
+        elif kind in ("stopped", "continued"):
+            mark(at, kind, kind)
+        elif kind == "trouble" and runs and isinstance(event.get("message"), str):
+            mark(at, kind, f"trouble: {event['message']}")
+        elif kind == "memory" and isinstance(event.get("oom_kill"), int):
+            first_sample = at if kills is None else first_sample
+            before, kills = kills, event["oom_kill"]
+            if before is not None and kills > before:
+                seen += kills - before
+                mark(at, "oom", _killed(kills - before))
+    # The counter's value from before the launch is not in the journal; the sum is known.
+    unseen = _kills_of(run) - seen
+    if unseen > 0:
+        mark(first_sample, "oom", _killed(unseen))
     return marks
+
+
+def _kills_of(run: Run) -> int:
+    group = (run.exit or {}).get("cgroup")
+    kills = group.get("oom_kill") if isinstance(group, dict) else None
+    return kills if isinstance(kills, int) else 0
+
+
+def _killed(kills: int) -> str:
+    return "out-of-memory kill" if kills == 1 else f"{kills} out-of-memory kills"
+
+
+def _few(marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The marks that matter most, in the order of time."""
+    alike: dict[tuple[str, str], int] = {}
+    kept = []
+    for mark in sorted(marks, key=lambda mark: (_RANKS.index(mark["kind"]), -mark["at_s"])):
+        same = (mark["kind"], mark["label"])
+        alike[same] = alike.get(same, 0) + 1
+        if alike[same] <= MARKS_ALIKE:
+            kept.append(mark)
+    return sorted(kept[:MARKS], key=lambda mark: mark["at_s"])
 
 
 def _printed_at(run: Run, line: int | None, times: array[int], offsets: list[int]) -> int | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import Any
 
 
 def duration(seconds: float | None) -> str:
     """``3h12m``, ``4m07s``, ``12s``, ``0.3s`` or ``4ms``."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "an unknown time"
     if seconds < 0.1:
         return f"{1000 * seconds:.0f}ms"
@@ -25,6 +26,8 @@ def duration(seconds: float | None) -> str:
 
 def size(count: float) -> str:
     """``1.2 GiB``."""
+    if not math.isfinite(count):
+        return "an unknown size"
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -40,13 +43,13 @@ def gpu_hours(hours: float) -> str:
 def ending(exit_facts: dict[str, Any]) -> str:
     """``exit 1``, ``signal 9, SIGKILL`` or ``no exit status``."""
     number = exit_facts.get("signal")
-    if isinstance(number, int):
+    if isinstance(number, int) and not isinstance(number, bool):
         try:
             return f"signal {number}, {signal.Signals(number).name}"
         except ValueError:
             return f"signal {number}"
     code = exit_facts.get("exit_code")
-    return f"exit {code}" if isinstance(code, int) else "no exit status"
+    return f"exit {code}" if isinstance(code, int) and not isinstance(code, bool) else "no exit status"
 
 
 def printable(text: str) -> str:

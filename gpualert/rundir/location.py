@@ -68,3 +68,32 @@ def temporary(environment: Mapping[bytes, bytes]) -> str:
         else:
             return path
     raise failure
+
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/:@%+=,")
+
+
+def word(text: str) -> str:
+    """``text`` as one word of a shell's command line."""
+    return text if text and _PLAIN.issuperset(text) else "'" + text.replace("'", "'\\''") + "'"
+
+
+def report_command(run_directory: str, environment: Mapping[bytes, bytes]) -> str:
+    """What to type to have a run reported: with its whole path where no default place holds it.
+
+    Args:
+        run_directory: The run directory.
+        environment: Variables and values.
+    """
+    parent, _, run_id = run_directory.rpartition("/")
+    return f"gpualert report {run_id if parent in defaults(environment) else word(run_directory)}"
+
+
+def flush_command(log_directory: str, environment: Mapping[bytes, bytes]) -> str:
+    """What to type to have the spooled mails of a log directory sent.
+
+    Args:
+        log_directory: The log directory.
+        environment: Variables and values.
+    """
+    return "gpualert flush" + ("" if log_directory in defaults(environment) else f" --log-dir {word(log_directory)}")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpualert.rundir import assembly, index, location
+from gpualert.rundir import assembly, index, location, regular, shapes
 from gpualert.rundir.writer import EVENTS, EXIT, OPEN, REPORT, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpualert.rundir.shapes import Shape
+
 MAX_JSON = 16 << 20
+MAX_EVENT = 64 << 10
 MAX_RUNS = 1000
 
 
@@ -21,26 +23,14 @@ class NoSuchRunError(Exception):
     """No run has that name; the message says what to do."""
 
 
-def _json(path: str) -> dict[str, Any] | None:
-    """A JSON object from a file; None where there is none, or something else."""
+def _json(path: str, shape: Shape) -> dict[str, Any] | None:
+    """A JSON object from a file, as far as it has its shape; None where there is none, or something else."""
     try:
-        if os.path.getsize(path) > MAX_JSON:
-            return None
-        with open(path, encoding="utf-8", errors="replace") as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError):
+        data = regular.content(path, MAX_JSON)
+        value = shape(shapes.loads((data or b"").decode("utf-8", "replace")))
+    except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _report(path: str) -> dict[str, Any] | None:
-    """A report from a file; None where what is there is none (it can be made again)."""
-    report = _json(path)
-    diagnosis = report.get("diagnosis") if report else None
-    if not isinstance(diagnosis, dict) or not isinstance(diagnosis.get("class"), str):
-        return None
-    lists = (diagnosis.get("evidence"), diagnosis.get("suggestions"))
-    return report if all(isinstance(listed, list) for listed in lists) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +59,9 @@ class Run:
         path = os.path.abspath(path)
         return cls(
             path,
-            _json(os.path.join(path, RUN)) or {},
-            _json(os.path.join(path, EXIT)),
-            _report(os.path.join(path, REPORT)),
+            _json(os.path.join(path, RUN), shapes.RUN) or {},
+            _json(os.path.join(path, EXIT), shapes.EXIT),
+            _json(os.path.join(path, REPORT), shapes.REPORT),
         )
 
     @property
@@ -87,10 +77,10 @@ class Run:
     def events(self) -> Iterator[dict[str, Any]]:
         """What ``events.jsonl`` holds, in order; a line that was cut short is passed over."""
         try:
-            with open(os.path.join(self.path, EVENTS), encoding="utf-8", errors="replace") as file:
-                for line in file:
+            with open(regular.opened(os.path.join(self.path, EVENTS)), "rb") as file:
+                while line := file.readline(MAX_EVENT):
                     try:
-                        event = json.loads(line)
+                        event = shapes.EVENT(shapes.loads(line.decode("utf-8", "replace")))
                     except ValueError:
                         continue
                     if isinstance(event, dict):

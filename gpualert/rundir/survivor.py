@@ -33,9 +33,10 @@ def _text(path: str) -> str | None:
 
 
 def _start_ticks(pid: int) -> int | None:
+    """When a process started; None where there is none, or only its status is left (a zombie, proc_pid_stat(5))."""
     stat = _text(f"/proc/{pid}/stat")
     fields = stat.rpartition(")")[2].split() if stat else []
-    return int(fields[19]) if len(fields) > 19 else None
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X", "x") else None
 
 
 def _same_boot(facts: dict[str, Any]) -> bool:
@@ -230,6 +231,17 @@ def close(run: Run) -> Run:
         return run  # another survivor came as far as this
     with contextlib.suppress(OSError):
         assembly.assemble(run.path)
+    facts = {**(as_interrupted(run).exit or {}), "closed_at": rfc3339(now_us())}
+    replace_file(os.path.join(run.path, EXIT), json.dumps(facts).encode() + b"\n")
+    return Run.read(run.path)
+
+
+def as_interrupted(run: Run) -> Run:
+    """A run whose supervisor died, with what can be said of its end; nothing is written.
+
+    Args:
+        run: The run.
+    """
     first, last = _last_memory(run)
     log = os.path.join(run.path, assembly.NAME)
     size, last_output = None, None
@@ -268,10 +280,8 @@ def close(run: Run) -> Run:
         "log_continued_in": None,
         "trouble": [],
         "interrupted": True,
-        "closed_at": rfc3339(now_us()),
     }
-    replace_file(os.path.join(run.path, EXIT), json.dumps(facts).encode() + b"\n")
-    return Run.read(run.path)
+    return Run(run.path, run.facts, facts)
 
 
 def mark_closed(path: str) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 RUN, EXIT, EVENTS, REPORT = "run.json", "exit.json", "events.jsonl", "report.json"
+MASKS = "masks.json"
 LATEST = "latest"
 OPEN = ".open"
 """In the log directory: an empty file for each run that is not yet reported, so that the next run finds those whose
@@ -26,6 +27,7 @@ SCHEMA = 1
 
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
+PRIVATE_MODE = 0o600
 _NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 _RANDOM_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _WRITE = posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
@@ -49,16 +51,27 @@ def make_directories(path: str, mode: int = 0o755) -> None:
     Raises:
         OSError: One of them cannot be made.
     """
+    missing: list[str] = []
+    while not _make_directory(path, mode):
+        missing.append(path)
+        path = path.rstrip("/").rpartition("/")[0]
+        if not path:
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), missing[-1])
+    # Each is tried once more and no oftener: there are places (/proc) where nothing can be made in what is there.
+    for path in reversed(missing):
+        if not _make_directory(path, mode):
+            raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
+
+
+def _make_directory(path: str, mode: int) -> bool:
+    """Make one directory; False where its parent is missing, or so it is said."""
     try:
         posix.mkdir(path, mode)
     except FileExistsError:
-        return
+        return True
     except FileNotFoundError:
-        parent = path.rstrip("/").rpartition("/")[0]
-        if not parent or parent == path:
-            raise
-        make_directories(parent, mode)
-        make_directories(path, mode)
+        return False
+    return True
 
 
 def sync_directory(path: str) -> None:
@@ -84,19 +97,20 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[posix.write(fd, view) :]
 
 
-def replace_file(path: str, data: bytes, *, durable: bool = True) -> None:
+def replace_file(path: str, data: bytes, *, durable: bool = True, mode: int = FILE_MODE) -> None:
     """Put ``data`` at ``path``: whoever reads finds the old file or the new one, whole.
 
     Args:
         path: The file.
         data: Its content.
         durable: The same holds after a crash of the machine.
+        mode: Who may read it.
 
     Raises:
         OSError: It cannot be written.
     """
     temporary = f"{path}.{posix.getpid()}.tmp"
-    fd = posix.open(temporary, _WRITE | posix.O_TRUNC, FILE_MODE)
+    fd = posix.open(temporary, _WRITE | posix.O_TRUNC, mode)
     try:
         try:
             write_all(fd, data)
@@ -123,7 +137,7 @@ class RunDirectory:
         run_id: Its name.
     """
 
-    __slots__ = ("_events_fd", "_facts", "_lock_fd", "_marker", "path", "run_id")
+    __slots__ = ("_events_fd", "_facts", "_lock_fd", "_marker", "_masks", "path", "run_id")
 
     def __init__(self, parent: str, run_id: str, facts: dict[str, object]) -> None:
         """Make the directory with ``run.json`` in it, locked for as long as this process lives.
@@ -143,6 +157,7 @@ class RunDirectory:
         self._facts = facts
         self._lock_fd = self._events_fd = -1
         self._marker = ""
+        self._masks = b""
         try:
             self._fill()
         except OSError:
@@ -230,6 +245,8 @@ class RunDirectory:
         self._lock_fd = self._events_fd = -1
         self._fill()
         posix.fsync(self._lock_fd)
+        if self._masks:
+            self.write_masks(self._masks)
 
     def add_events(self, events: Iterable[Mapping[str, object]]) -> None:
         """Append to ``events.jsonl``, one object a line.
@@ -264,6 +281,28 @@ class RunDirectory:
             OSError: It cannot be written.
         """
         replace_file(f"{self.path}/{name}", jsontext.dumps(dict(value)).encode() + b"\n", durable=durable)
+
+    def write_masks(self, data: bytes) -> None:
+        """Write ``masks.json``, which only its owner may read; made anew with the directory.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._masks = data
+        replace_file(f"{self.path}/{MASKS}", data, durable=False, mode=PRIVATE_MODE)
+
+    def move(self, path: str) -> None:
+        """Go on in another directory, to which the other files have been moved.
+
+        Args:
+            path: Its absolute path.
+        """
+        self.path = path
+        if self._masks:
+            try:
+                self.write_masks(self._masks)
+            except OSError:
+                pass  # the reporter, which comes next, knows the secrets itself
 
     def link_latest(self) -> None:
         """Let ``latest`` in the log directory point here.

@@ -9,7 +9,7 @@ from gpualert.rundir import jsontext
 from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.rundir.writer import EXIT, REPORT, SCHEMA, TOLD
-from gpualert.supervisor import launch, message, reporter, signals
+from gpualert.supervisor import launch, message, quiet, reporter, signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 DISK_PATIENCE_S = 10.0
 STOP_WINDOW_S = 600.0
 SWEEP_PATIENCE_S = 5.0
-_SEEK_SET = 0
-QUIET_BYTES = 4 << 20
-"""How much of the end of a success's log is looked at before it is taken for a plain one."""
-
-_ALARMING = (
-    b"Traceback", b"rror", b"RROR", b"nan", b"NaN", b"NAN", b"illed", b"OOM", b"out of memory", b"atal", b"FATAL",
-    b"xception", b"abort", b"ABORT", b"CUDA", b"NCCL", b"Xid", b"egmentation", b"failed", b"FAILED", b"inf",
-)  # fmt: skip
-"""What makes the log of a success worth a look."""
 
 
 def conclude(run: Supervision) -> None:
@@ -40,7 +31,7 @@ def conclude(run: Supervision) -> None:
     if scribe is None or ending is None:
         return
     facts: dict[str, object] = {}
-    quiet: list[bool] = []
+    unreported: list[bool] = []
     verdict = _verdict(run)
 
     first_place = run.journal.directory.path if run.journal.directory is not None else ""
@@ -51,14 +42,15 @@ def conclude(run: Supervision) -> None:
             _move_out(run, facts)
         if verdict.cls == "success" and _may_go_unreported(run):
             _write_quiet_report(run, facts, verdict)
-            quiet.append(True)
+            unreported.append(True)
 
     if not scribe.finish(last, DISK_PATIENCE_S):
         run.trouble.report(f"the disk did not answer within {DISK_PATIENCE_S:g} s: exit.json may be missing")
     if run.sweep_wanted:
         start_sweep(run)
-    done = b"" if quiet or run.journal.directory is None else _report(run)
-    if run.journal.directory is not None and (quiet or reporter.TOLD in done):
+    _leave_group(run, facts)
+    done = b"" if unreported or run.journal.directory is None else _report(run)
+    if run.journal.directory is not None and (unreported or reporter.TOLD in done):
         _close(run.journal.directory, first_place)
     if run.message is not None and reporter.MESSAGE_WRITTEN not in done:
         try:
@@ -79,6 +71,15 @@ def _close(directory: RunDirectory, first_place: str) -> None:
         except OSError:
             pass  # the volume takes nothing at all; should it come back, the run is told of twice
     directory.mark_closed()
+
+
+def _leave_group(run: Supervision, facts: dict[str, object]) -> None:
+    """Tell the other ranks how this one ended; where that is not possible it is told of on its own."""
+    if run.membership is None:
+        return
+    ending = {key: facts.get(key) for key in ("exit_code", "signal", "ended_at", "duration_s", "last_output_at")}
+    if not run.membership.ended(ending):
+        run.membership = None
 
 
 def _stopped_lately(run: Supervision) -> bool:
@@ -180,7 +181,7 @@ def _move_out(run: Supervision, facts: dict[str, object]) -> None:
         return
     try:
         place = (log.continued_in if log is not None else "") or location.temporary(run.environment)
-        directory.path = refuge.move_out(directory.path, place, directory.run_id, run.journal.facts, facts)
+        directory.move(refuge.move_out(directory.path, place, directory.run_id, run.journal.facts, facts))
     except OSError as error:
         run.trouble.report(f"no place for the report either ({error.strerror})")
 
@@ -191,30 +192,11 @@ def _may_go_unreported(run: Supervision) -> bool:
     alarmed = (counters is not None and counters["oom_kill"]) or run.trouble.lines or run.forwarded
     if alarmed or run.journal.directory is None or run.told.text("notify.when") == "always":
         return False
-    if run.told.switch("dry_run"):
+    if run.told.switch("dry_run") or (run.membership is not None and run.membership.somebody_failed()):
         return False
-    return _is_quiet(f"{run.journal.directory.path}/{LOG_NAME}")
-
-
-def _is_quiet(path: str) -> bool:
-    """Whether a log's end holds none of the alarming words; read in pieces, so that memory stays flat."""
-    try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        before = b""
-        posix.lseek(fd, max(posix.fstat(fd).st_size - QUIET_BYTES, 0), _SEEK_SET)
-        while chunk := posix.read(fd, 256 << 10):
-            text = before + chunk
-            if any(word in text for word in _ALARMING):
-                return False
-            before = chunk[-16:]
-    except OSError:
-        return False
-    finally:
-        posix.close(fd)
-    return True
+    path = f"{run.journal.directory.path}/{LOG_NAME}"
+    watch = run.scribe.watch if run.scribe is not None else None
+    return (watch or quiet.Watch(path)).is_quiet()
 
 
 def _write_quiet_report(run: Supervision, facts: dict[str, object], verdict: message.Verdict) -> None:
@@ -269,21 +251,29 @@ def _report(run: Supervision) -> bytes:
     arguments = [b"--deadline", b"%.3f" % max(deadline() - time.monotonic(), 0)]
     if run.message is not None:
         arguments += [b"--termination-log", launch.raw(run.message.path), b"--own-bytes", b"%d" % _own_bytes(run)]
+    if run.membership is not None:
+        arguments += [b"--group", launch.raw(run.membership.directory)]
     if run.streams is not None and not (run.ending and run.ending.success):
         run.streams.end_line()
     try:
         started = reporter.Reporter(directory.path, arguments, run.closed)
     except (launch.ForkError, launch.LaunchError, OSError) as error:
-        run.trouble.report(f"cannot start the reporter ({error}): gpualert report {directory.run_id} makes the report")
+        run.trouble.report(f"cannot start the reporter ({error}): {_command(run, directory.path)} makes the report")
         return b""
     in_time = started.wait(deadline, lambda: run.pause(min(max(deadline() - time.monotonic(), 0.001), 1.0)))
     if not in_time:
-        run.trouble.report(
-            f"the report was not ready within {deadline() - run.ended_at:.0f} s: gpualert report {directory.run_id}"
-        )
+        late = f"the report was not ready within {deadline() - run.ended_at:.0f} s"
+        run.trouble.report(f"{late}: {_command(run, directory.path)}")
     elif reporter.REPORTED not in started.done:
         run.trouble.report(f"the reporter failed, see {directory.path}/reporter.log")
     return started.done
+
+
+def _command(run: Supervision, directory: str) -> str:
+    """What to type to have the run reported later."""
+    from gpualert.rundir import location  # noqa: PLC0415  (only where it is wanted)
+
+    return location.report_command(directory, run.environment)
 
 
 def _own_bytes(run: Supervision) -> int:

@@ -37,6 +37,9 @@ _RANKS = (
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX", "", "GPUALERT_COMPLETIONS"),
 )
 
+_ONLY_QUOTED = ("name", "kubernetes.termination_log")
+"""Options that the reporter does not act on; in the others (``config``, globs) a mask would break what they name."""
+
 
 class Environment:
     """Environment variables as text."""
@@ -85,6 +88,36 @@ def rank_facts(environment: Environment) -> dict[str, object]:
     return {"rank": None, "local_rank": None, "world_size": None, "launcher": None}
 
 
+_GROUPS = (
+    # What ranks of one job have in common; the variables of one line together make the id.
+    ("", ("GPUALERT_GROUP_ID",)),
+    ("slurm-", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ("torchrun-", ("TORCHELASTIC_RUN_ID",)),
+    ("mpi-", ("PMIX_NAMESPACE",)),
+    ("mpi-", ("OMPI_MCA_ess_base_jobid",)),
+    ("mpi-", ("PMI_JOBID",)),
+    ("job-", ("GPUALERT_JOB_UID",)),
+    ("torchrun-", ("MASTER_ADDR", "MASTER_PORT")),
+)
+_NO_ID = ("", "none")  # torchrun's --rdzv-id when nobody gave one
+_ID_MAX = 100
+
+
+def group_of(environment: Environment) -> str | None:
+    """What all ranks of this job have in common, as the name of a directory; None where nothing tells.
+
+    Sources: those of ``rank_facts``; TORCHELASTIC_RUN_ID and MASTER_* (PyTorch "torchrun"), PMIX_NAMESPACE (PMIx
+    standard), SLURM_STEP_ID (``srun``).
+    """
+    for prefix, names in _GROUPS:
+        parts = [environment.text(name) or "" for name in names]
+        if not any(part in _NO_ID for part in parts):
+            text = prefix + "-".join(parts)
+            clean = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
+            return clean[:_ID_MAX].lstrip(".") or None
+    return None
+
+
 _GPU_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NO_GPU = ("-1", "NoDevFiles", "none", "void")
 
@@ -107,13 +140,22 @@ def gpus(environment: Environment) -> int | None:
         return None
 
 
-def name_of(settings: Settings, environment: Environment) -> str:
-    """The run's name: as given, else of the Job or pod, else of the Slurm job, else the command's base name."""
+def name_of(settings: Settings, environment: Environment, redaction: Redaction) -> str:
+    """The run's name: as given, else of the Job or pod, else of the Slurm job, else the command's base name.
+
+    Args:
+        settings: What ``gpualert run`` was told.
+        environment: The environment variables.
+        redaction: Masks secrets in it.
+    """
     given = settings.text("name")
     known = given or environment.text(
         "GPUALERT_JOB_NAME", "JOB_NAME", "GPUALERT_POD_NAME", "POD_NAME", "SLURM_JOB_NAME"
     )
-    return known or settings.command[0].rstrip("/").rpartition("/")[2] or settings.command[0] or "run"
+    if known:
+        return redaction.mask(known)
+    command = redaction.mask(settings.command[0])  # a secret may hold a slash
+    return command.rstrip("/").rpartition("/")[2] or command or "run"
 
 
 def _start_ticks() -> int | None:
@@ -150,11 +192,10 @@ def collect(
         run_id: The run's id.
         cgroup: Version and limit of the control group, or None.
     """
-    name = name_of(settings, environment)
     facts: dict[str, object] = {
         "schema": SCHEMA,
         "run_id": run_id,
-        "name": redaction.mask(name),
+        "name": name_of(settings, environment, redaction),
         "argv": [redaction.mask(argument) for argument in settings.command],
         "cwd": _working_directory(),
         "host": posix.uname().nodename,
@@ -167,7 +208,9 @@ def collect(
         "gpualert": __version__,
         "python": sys.version.split()[0],
     }
-    facts.update({key: environment.text(*names) for key, names in _TEXTS.items()})
+    for key, names in _TEXTS.items():
+        told = environment.text(*names)
+        facts[key] = redaction.mask(told) if told else None
     if facts["namespace"] is None:
         facts["namespace"] = files.text(_SERVICE_ACCOUNT_NAMESPACE)
     if facts["pod"] is None and environment.text("KUBERNETES_SERVICE_HOST"):
@@ -175,7 +218,13 @@ def collect(
     facts["attempt"] = environment.number("SLURM_RESTART_COUNT") or environment.number("TORCHELASTIC_RESTART_COUNT")
     facts["slurm_job_id"] = environment.text("SLURM_JOB_ID")
     facts.update(rank_facts(environment))
+    facts["group"] = group_of(environment) if settings.text("group.dir") else None
     facts["gpus"] = gpus(environment)
     facts["cgroup"] = cgroup
-    facts["options"] = {key: value for key, value in settings.given.items() if key != "log.dir"}
+    options = {key: value for key, value in settings.given.items() if key != "log.dir"}
+    for key in _ONLY_QUOTED:
+        value = options.get(key)
+        if isinstance(value, str):
+            options[key] = redaction.mask(value)
+    facts["options"] = options
     return facts

@@ -57,15 +57,19 @@ class JobControl:
         if self._stopped and self._foreground.given:
             self._asked = True  # its group alone got the terminal's signal, so its stop is all we see of that
 
+    def look(self) -> bool:
+        """Whether the child is stopped by now; at a terminal its monitor tells."""
+        if self.terminal is not None:
+            self._stopped = self.terminal.child_stopped()
+            self._asked = self._asked or self._stopped
+        return self._stopped
+
     def follow(self, child: int) -> None:
         """Stop ourselves, if the child was suspended; returns when somebody has continued us.
 
         Args:
             child: Its process id.
         """
-        if self.terminal is not None:
-            self._stopped = self.terminal.child_stopped()
-            self._asked = self._asked or self._stopped
         if not self._stopped or not self._asked or posix.getpid() == 1:
             return
         self._asked = False

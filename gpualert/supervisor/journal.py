@@ -10,7 +10,6 @@ from gpualert.rundir.assembly import INDEX
 from gpualert.rundir.assembly import NAME as LOG
 from gpualert.rundir.logfile import OutputLog
 from gpualert.rundir.writer import RunDirectory, new_run_id
-from gpualert.supervisor import facts as run_facts
 from gpualert.supervisor.pump import Wakeup
 
 TYPE_CHECKING = False
@@ -63,6 +62,7 @@ class Journal:
         self,
         settings: Settings,
         environment: Mapping[bytes, bytes],
+        name: str,
         collect: Callable[[str], dict[str, object]],
         started_us: int,
     ) -> None:
@@ -71,10 +71,10 @@ class Journal:
         Args:
             settings: What ``gpualert run`` was told.
             environment: Variables and values.
+            name: The run's name, with secrets masked: it becomes part of the directory's.
             collect: The facts of a run with a given id.
             started_us: When we started, in microseconds since 1970.
         """
-        name = run_facts.name_of(settings, run_facts.Environment(environment))
         run_id = new_run_id(started_us, name)
         self.facts = collect(run_id)
         asked = settings.text("log.dir")

@@ -8,6 +8,7 @@ import sys
 
 from gpualert.rundir.clock import now_us
 from gpualert.supervisor import launch, settings, signals, status, stderr
+from gpualert.supervisor.redaction import Redaction, secrets
 from gpualert.supervisor.supervision import Supervision
 from gpualert.supervisor.trouble import PREFIX
 
@@ -33,7 +34,7 @@ def run(arguments: list[str]) -> NoReturn:
     try:
         told = settings.read(arguments, environment)
     except settings.UsageError as error:
-        stderr.write(f"{PREFIX}{error}\n")
+        stderr.write(f"{PREFIX}{Redaction(secrets(environment)).mask(str(error))}\n")
         posix._exit(status.CALLED_WRONGLY)
     command = [launch.raw(argument) for argument in told.command]
     supervision = Supervision(told, command, environment, inherited, closed, started_us)
@@ -43,7 +44,8 @@ def run(arguments: list[str]) -> NoReturn:
         supervision.launch()
     except Exception as error:  # noqa: BLE001  (whatever is wrong in here, the command runs)
         if not supervision.child:
-            stderr.write(f"{PREFIX}cannot supervise ({error}): the command runs without gpualert\n")
+            said = supervision.redaction.mask(f"cannot supervise ({error}): the command runs without gpualert")
+            stderr.write(f"{PREFIX}{said}\n")
             become(command, environment.get(b"PATH"), inherited)
         supervision.failed(error)
     try:

@@ -214,6 +214,25 @@ OPTIONS: tuple[Option, ...] = (
         off_flag="--no-env-hints",
     ),
     Option(
+        "group.dir",
+        "--group-dir",
+        "GPUALERT_GROUP_DIR",
+        "path",
+        None,
+        "DIR",
+        "A directory that all ranks of a job share: they make one report and send one mail together. Default: none, "
+        "each rank is told of on its own.",
+    ),
+    Option(
+        "group.settle",
+        "--group-settle",
+        "GPUALERT_GROUP_SETTLE",
+        "duration",
+        60.0,
+        DURATION,
+        "How long after the first failure the ranks that still live wait for each other. Default: 60s.",
+    ),
+    Option(
         "dry_run",
         "--dry-run",
         "",
@@ -229,3 +248,15 @@ BY_FLAG = {option.flag: option for option in OPTIONS if option.flag}
 OFF_FLAGS = {option.off_flag: option for option in OPTIONS if option.off_flag}
 BY_KEY = {option.key: option for option in OPTIONS}
 HELP_FLAGS = ("-h", "--help")
+
+_OTHERS = (
+    # The reporter's settings.
+    "EMAIL_FROM EMAIL_KEEP SMTP_HOST SMTP_PORT SMTP_SECURITY SMTP_USERNAME SMTP_PASSWORD SMTP_PASSWORD_FILE "
+    "SMTP_CA_FILE SMTP_HELO SMTP_TIMEOUT NOTIFY_URLS NOTIFY_URLS_FILE WEBHOOK_URL WEBHOOK_SECRET WEBHOOK_SECRET_FILE "
+    "WEBHOOK_CA_FILE WEBHOOK_TIMEOUT ARTIFACTS_ROOT ARTIFACTS_CHANGED_ONLY ARTIFACTS_ORDER ARTIFACTS_ZIP_OVER "
+    "ARTIFACTS_MAX_FILE ARTIFACTS_MAX_TOTAL RULES "
+    # Facts.
+    "CONFIG POD_NAME POD_NAMESPACE NODE_NAME JOB_NAME CONTAINER_NAME CONTAINERS COMPLETIONS GROUP_ID JOB_UID"
+)
+OTHER_VARIABLES = frozenset(("GPUALERT_" + name).encode() for name in _OTHERS.split())
+"""The variables of ours that are no option; a test compares them with the reporter's."""

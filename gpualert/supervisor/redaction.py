@@ -6,6 +6,8 @@ NOTIFY_URL, since such addresses carry their secret in themselves.
 
 from __future__ import annotations
 
+import posix
+
 from gpualert.supervisor import files
 
 TYPE_CHECKING = False
@@ -41,16 +43,43 @@ def secrets(environment: Mapping[bytes, bytes]) -> list[str]:
 
 
 class Redaction:
-    """Masks a fixed set of secrets."""
+    """Masks a fixed set of secrets.
 
-    __slots__ = ("_secrets",)
+    Attributes:
+        values: The secrets.
+    """
+
+    __slots__ = ("values",)
 
     def __init__(self, values: Iterable[str]) -> None:
-        self._secrets = list(values)
+        self.values = list(values)
 
     def mask(self, text: str) -> str:
         """``text`` with every secret in it replaced."""
-        for secret in self._secrets:
+        for secret in self.values:
             if secret in text:
                 text = text.replace(secret, MASK)
         return text
+
+
+def fingerprints(values: Iterable[str]) -> dict[str, object]:
+    """By what another process recognises secrets in a text without knowing them.
+
+    Args:
+        values: The secrets.
+
+    Returns:
+        ``salt`` (hexadecimal), and under ``secrets`` the length in bytes, the sum of the bytes modulo 256 and the hash
+        (BLAKE2b of 8 bytes, with the salt as its key) of each.
+
+    Raises:
+        ImportError: This interpreter has no such hash.
+    """
+    from _blake2 import blake2b  # noqa: PLC0415  (needed only here, after the launch)
+
+    salt = posix.urandom(16)
+    told = []
+    for value in values:
+        data = value.encode("utf-8", "surrogateescape")
+        told.append([len(data), sum(data) & 0xFF, blake2b(data, digest_size=8, key=salt).digest().hex()])
+    return {"schema": 1, "salt": salt.hex(), "secrets": told}

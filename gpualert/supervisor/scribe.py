@@ -5,7 +5,9 @@ from __future__ import annotations
 import _thread
 import time
 
+from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.clock import now_us, rfc3339
+from gpualert.supervisor import quiet
 from gpualert.supervisor.pump import Wakeup
 
 TYPE_CHECKING = False
@@ -35,6 +37,7 @@ class Scribe:
         sample: The last memory sample; None before the first.
         first: The sample from before the launch.
         inline: No thread could be made: everything is done when the run has ended.
+        watch: What searches the log meanwhile; None where there is none.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Scribe:
         self.inline = False
         self.sample: Sample | None = None
         self.first: Sample = cgroup.sample()
+        self.watch = quiet.Watch(f"{directory.path}/{LOG_NAME}") if directory is not None else None
         self._directory = directory
         self._log = log
         self._lock = lock
@@ -130,7 +134,14 @@ class Scribe:
         self._finished.give()
 
     def _close(self, last: Callable[[], None]) -> None:
-        for step in (self._write_events, self._take_sample, self._watch_log, last, self._write_events):
+        for step in (
+            self._write_events,
+            self._take_sample,
+            self._record_kills,
+            self._watch_log,
+            last,
+            self._write_events,
+        ):
             self._attempt(step)
 
     def _attempt(self, step: Callable[[], None]) -> None:
@@ -146,6 +157,7 @@ class Scribe:
         self._record_sample(now)
         self._write_events()
         self._watch_log()
+        self._search_log()
         if self._message is not None and (now >= self._due["message"] or self._is_tight()):
             self._due["message"] = now + MESSAGE_EVERY_S
             self._refresh_message()
@@ -194,6 +206,12 @@ class Scribe:
         self._due["sample"] = now + SAMPLE_AT_LEAST_EVERY_S
         self.post("memory", **describe(sample))
 
+    def _record_kills(self) -> None:
+        """Write the last sample when it has a kill that no other has."""
+        sample = self.sample
+        if sample is not None and sample.oom_kill is not None and sample.oom_kill != self._written_kills:
+            self.post("memory", **describe(sample))
+
     def _watch_log(self) -> None:
         log, directory = self._log, self._directory
         if log is None or directory is None:
@@ -209,6 +227,14 @@ class Scribe:
                 self._log = None
             else:
                 self._trouble.report(f"{directory.path} was deleted: made anew, with everything so far")
+
+    def _search_log(self) -> None:
+        if self.watch is None:
+            return
+        try:
+            self.watch.look(quiet.LOOK_BYTES)
+        except OSError:
+            self.watch = None  # at the end it is tried once more, from the start
 
     def _refresh_message(self) -> None:
         message = self._message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posix
 
-from gpualert.supervisor.options import BY_FLAG, OFF_FLAGS, OPTIONS
+from gpualert.supervisor.options import BY_FLAG, OFF_FLAGS, OPTIONS, OTHER_VARIABLES
 from gpualert.supervisor.values import check_value, parse_value, quoted
 
 TYPE_CHECKING = False
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CONFIG_FILES = ("/etc/gpualert/config.toml",)
 """Read when ``--config`` names none; ``$XDG_CONFIG_HOME/gpualert/config.toml`` comes after and wins."""
+
+MAX_FILE_BYTES = 1 << 20
 
 
 class UsageError(Exception):
@@ -138,7 +140,20 @@ def from_environment(environment: Mapping[bytes, bytes]) -> tuple[dict[str, obje
             given[option.key] = parse_value(option, raw.decode("utf-8", "surrogateescape"))
         except ValueError as error:
             problems.append(f"{option.environment} {error}: ignored")
+    problems += unknown_variables(environment)
     return given, problems
+
+
+def unknown_variables(environment: Mapping[bytes, bytes]) -> list[str]:
+    """What looks like a variable of ours and is none: mistyped, or of another version."""
+    ours = [name for name in environment if name.startswith(b"GPUALERT_")]
+    if not ours:
+        return []
+    known = OTHER_VARIABLES.union(option.environment.encode() for option in OPTIONS)
+    unknown = [name for name in ours if name not in known]
+    # Kubernetes sets NAME_SERVICE_HOST, NAME_PORT, NAME_PORT_80_TCP ... for a Service of that name.
+    mistyped = [name for name in unknown if b"_SERVICE_" not in name and b"_PORT" not in name]
+    return [f"environment: {name.decode('utf-8', 'replace')} is unknown: ignored" for name in mistyped]
 
 
 def config_files(environment: Mapping[bytes, bytes], named: object) -> list[str]:
@@ -160,20 +175,23 @@ def config_files(environment: Mapping[bytes, bytes], named: object) -> list[str]
 def _from_file(path: str, *, required: bool) -> tuple[dict[str, object], list[str]]:
     """The supervisor's own options from one configuration file; what is wrong elsewhere in it the reporter says."""
     try:
-        size = posix.stat(path).st_size
-    except OSError as error:
+        posix.stat(path)
+    except (OSError, ValueError) as error:
         # A directory of somebody else's (HOME kept by sudo) tells nothing about a file of ours.
-        return {}, ([f"cannot read configuration {path} ({error.strerror}): ignored"] if required else [])
-    if size > 1 << 20:
-        return {}, [f"configuration {path} is larger than 1 MiB: ignored"]
-    import tomllib  # noqa: PLC0415  (costs 8 ms, so only where there is a file)
-
+        return {}, ([f"cannot read configuration {path} ({_reason(error)}): ignored"] if required else [])
     try:
-        with open(path, "rb") as file:
-            tree = tomllib.load(file)
-    except OSError as error:
-        return {}, [f"cannot read configuration {path} ({error.strerror}): ignored"]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        from gpualert.rundir import regular  # noqa: PLC0415  (only where there is a file)
+
+        content = regular.content(path, MAX_FILE_BYTES)
+    except (OSError, ValueError, MemoryError) as error:
+        return {}, [f"cannot read configuration {path} ({_reason(error)}): ignored"]
+    if content is None:
+        return {}, [f"configuration {path} is larger than 1 MiB: ignored"]
+    try:
+        import tomllib  # noqa: PLC0415  (costs 8 ms, so only where there is a file)
+
+        tree = tomllib.loads(content.decode())
+    except Exception as error:  # noqa: BLE001  (a number of 5000 digits, brackets without end: the command runs)
         return {}, [f"configuration {path} is not valid TOML ({error}): ignored"]
     given: dict[str, object] = {}
     problems = []
@@ -187,6 +205,11 @@ def _from_file(path: str, *, required: bool) -> tuple[dict[str, object], list[st
         except ValueError as error:
             problems.append(f"{path}: {option.key} {error}: ignored")
     return given, problems
+
+
+def _reason(error: Exception) -> str:
+    """Why a file could not be read."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def read(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> Settings:

@@ -17,6 +17,7 @@ from gpualert.supervisor.trouble import Trouble
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpualert.supervisor.launch import LaunchError
+    from gpualert.supervisor.membership import Membership
     from gpualert.supervisor.message import Message
     from gpualert.supervisor.scribe import Scribe
     from gpualert.supervisor.settings import Settings
@@ -42,6 +43,7 @@ class Supervision:
         started_us: When gpualert started, in microseconds since 1970.
         ended_us: When the child ended.
         ended_at: The same on the monotonic clock.
+        membership: This rank's place in the directory that the ranks share; None where there is none.
         sweeper: The process that closes runs whose supervisor died; 0 while there is none.
         exact_environment: ``environment`` holds every entry that we were given.
     """
@@ -82,8 +84,9 @@ class Supervision:
         self.streams: Streams | None = None
         self.message: Message | None = None
         self.redaction = Redaction(secrets(environment))
-        self.trouble = Trouble(self._say, self._record_trouble)
+        self.trouble = Trouble(self._say, self._record_trouble, self.redaction.mask)
         self.scribe: Scribe | None = None
+        self.membership: Membership | None = None
         self.sweep_wanted = False
         self.sweeper = 0
         self.exact_environment = False
@@ -93,6 +96,7 @@ class Supervision:
         self._ended: set[int] = set()
         self._timers: dict[str, float] = {}
         self._pumping_here = False
+        self._stopped = False
 
     def _say(self, text: str) -> None:
         if self.streams is not None:
@@ -115,6 +119,7 @@ class Supervision:
         self.journal.begin(
             self.told,
             self.environment,
+            facts.name_of(self.told, known, self.redaction),
             lambda run_id: facts.collect(self.told, known, self.redaction, self.started_us, run_id, limits),
             self.started_us,
         )
@@ -168,6 +173,7 @@ class Supervision:
             self.child, error = self._start_child(search_path)
         self.launched_at = time.monotonic()
         if error is not None:
+            error.message = self.redaction.mask(error.message)
             self.launch_error = error
             if not self.child:
                 self._child_ended(Ending(error.status), None)
@@ -232,7 +238,28 @@ class Supervision:
             except RuntimeError:
                 self.scribe.inline = True
 
+        if self.told.text("group.dir"):
+            self._join_group(main)
+
+    def _join_group(self, main: int) -> None:
+        """Take this rank's place in the directory that the ranks share."""
+        directory, facts = self.journal.directory, self.journal.facts
+        parent = self.told.text("group.dir") or ""
+        if directory is None or facts.get("rank") is None or facts.get("group") is None:
+            what = "rank" if facts.get("rank") is None else "job (GPUALERT_GROUP_ID)"
+            self.trouble.report(f"--group-dir is ignored: no variable tells the {what}")
+            return
+        from gpualert.supervisor.membership import Membership  # noqa: PLC0415  (only where it is wanted)
+
+        settle = self.told.duration("group.settle") or 0
+        self.membership = Membership(_absolute(parent), facts, directory.path, settle, self.trouble)
+        try:
+            self.membership.start(lambda: signals.wake(main))
+        except RuntimeError:
+            self.membership = None
+
     def _first_chores(self) -> None:
+        self._chores.keep_fingerprints(self.journal.directory, self.redaction.values)
         self.sweep_wanted = self._chores.look_around(self.journal.directory)
 
     # -- while the child lives -----------------------------------------------------------------------------------------
@@ -246,6 +273,9 @@ class Supervision:
                 self.pause(self._until_next_timer())
             if self.sweep_wanted and self.ending is None:
                 self._start_sweep()
+            if self.membership is not None and self.membership.due and self.ending is None:
+                self.membership.due = False
+                self._tell("group", self.membership.directory)
         self.restore_terminal()
 
     def _start_sweep(self) -> None:
@@ -364,7 +394,14 @@ class Supervision:
             elif self.ending is None:
                 self._last_status(pid, code, usage)
         if self.ending is None:
+            self._note_stop(stopped=self._job.look())
             self._job.follow(self.child)
+
+    def _note_stop(self, *, stopped: bool) -> None:
+        """Put it into the journal when the child has stopped or continued; before we stop ourselves."""
+        if stopped != self._stopped and self.scribe is not None:
+            self.scribe.post("stopped" if stopped else "continued")
+        self._stopped = stopped
 
     def _look_for_lost_child(self) -> None:
         """We have no process left to wait for: the child is somebody else's now, and only its end can be seen."""
@@ -394,14 +431,14 @@ class Supervision:
         if self.scribe is not None and self.launch_error is None:
             self.scribe.post("exited", exit_code=ending.exit_code, signal=ending.signal)
 
-    def _tell(self, kind: str) -> None:
+    def _tell(self, kind: str, *more: str) -> None:
         """Have somebody told how the run is doing, by a process of its own that nobody waits for."""
         if self.journal.directory is None:
             return
         from gpualert.supervisor import reporter  # noqa: PLC0415  (only where it is wanted)
 
         try:
-            reporter.start_process("running", [launch.raw(self.journal.directory.path), kind.encode()])
+            reporter.start_process("running", [*map(launch.raw, (self.journal.directory.path, kind, *more))])
         except (launch.ForkError, launch.LaunchError, OSError) as error:
             self.trouble.report(f"cannot tell how the run is doing ({error})")
 
@@ -439,6 +476,13 @@ class Supervision:
     def ended_rfc3339(self) -> str:
         """When the child ended."""
         return rfc3339(self.ended_us)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return path if path.startswith("/") else f"{posix.getcwd()}/{path}"
+    except OSError:
+        return path
 
 
 def _load_the_rest() -> None:

@@ -24,24 +24,26 @@ class Trouble:
         lines: Everything that went wrong so far, each once.
     """
 
-    __slots__ = ("_lock", "_record", "_said", "_say", "lines")
+    __slots__ = ("_lock", "_mask", "_record", "_said", "_say", "lines")
 
-    def __init__(self, say: Callable[[str], None], record: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], record: Callable[[str], None], mask: Callable[[str], str]) -> None:
         """Nothing is wrong yet.
 
         Args:
             say: Prints text, whole lines, on our stderr.
             record: Notes one line in the journal.
+            mask: Masks secrets: what is kept here goes into files.
         """
         self.lines: list[str] = []
         self._said = 0
         self._say = say
         self._record = record
+        self._mask = mask
         self._lock = _thread.allocate_lock()
 
     def report(self, message: str) -> None:
         """Say and record ``message``, unless that was done before."""
-        message = one_line(message)
+        message = one_line(self._mask(message))
         with self._lock:
             if message in self.lines:
                 return

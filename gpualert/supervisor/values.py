@@ -68,6 +68,24 @@ _WANTED = {
 }
 
 
+def listed(text: str) -> list[str]:
+    """The parts of a text with commas between them; one inside ``{a,b}`` or ``[a,b]`` is part of a pattern."""
+    parts, part, depth = [], "", 0
+    for number, character in enumerate(text):
+        if character in "{[" and ("}" if character == "{" else "]") in text[number:]:
+            depth += 1
+        elif character in "}]" and depth:
+            depth -= 1
+        if character == "," and not depth:
+            parts.append(part)
+            part = ""
+        else:
+            part += character
+    if depth:  # they do not match: the commas are all there is to go by
+        parts, part = text.split(","), ""
+    return [one.strip() for one in [*parts, part] if one.strip()]
+
+
 def wanted(option: Option) -> str:
     """What an option's value must be, for an error message."""
     return "one of " + ", ".join(option.choices) if option.kind == "choice" else _WANTED[option.kind]
@@ -87,7 +105,7 @@ def parse_value(option: Option, text: str) -> object:
         if option.kind == "switch":
             return (_ON + _OFF).index(text.strip().lower()) < len(_ON)
         if option.kind == "list":
-            return [part.strip() for part in text.split(",") if part.strip()]
+            return listed(text)
     except ValueError:
         pass
     else:
@@ -104,6 +122,8 @@ def check_value(option: Option, value: object) -> object:
     Raises:
         ValueError: The value does not fit the option; the message says what would.
     """
+    if any("\0" in item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)):
+        raise ValueError("must not hold a NUL")  # no path can, and the command line and the environment cannot either
     if isinstance(value, str):
         return parse_value(option, value)
     if option.kind == "switch" and isinstance(value, bool):
@@ -116,6 +136,8 @@ def check_value(option: Option, value: object) -> object:
 
 
 def quoted(text: str) -> str:
-    """``text`` short enough, and safe enough, for one line on a terminal."""
+    """``text`` short enough, and safe enough, for one line on a terminal; an address may be a secret: only its kind."""
+    scheme, is_address, _ = text.partition("://")
+    text = f"{scheme}://..." if is_address else text
     shown = text if len(text) <= 60 else text[:57] + "..."
     return "'" + "".join(c if c.isprintable() else "?" for c in shown) + "'"

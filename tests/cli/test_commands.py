@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -112,6 +113,9 @@ def test_runs_lists_the_newest_first(two_runs: Gpualert) -> None:
     ]  # fmt: skip
     table = call("runs", "--log-dir", str(two_runs.log_dir), "--limit", "1").stdout.decode().splitlines()
     assert table[0].split() == ["STARTED", "TOOK", "EXIT", "CLASS", "RUN"]
+    assert call("runs", "--log-dir", str(two_runs.log_dir), "--limit", "1", "--format", "text").stdout.decode() == (
+        "\n".join(table) + "\n"
+    )
     assert len(table) == 2
     assert "cuda_oom" in table[1]
 
@@ -167,6 +171,60 @@ def test_logs_are_the_bytes_or_one_stream_or_timed(two_runs: Gpualert) -> None:
     assert all(line[:4].isdigit() and line[26] == "Z" for line in timed)
 
 
+def test_logs_are_objects_a_line(plain: Gpualert) -> None:
+    script = r"printf 'caf\303\251 \033[2J\302\233 \377\n'; printf 'no end' >&2"
+    path = str(plain.run(["sh", "-c", script]).run_dir)
+    done = call("logs", path, "--format", "json")
+    rows = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda row: str(row["stream"]))
+    assert [(row["stream"], row["text"]) for row in rows] == [
+        ("stderr", "no end"), ("stdout", "caf\xe9 \x1b[2J\x9b \ufffd"),
+    ]  # fmt: skip
+    assert all(row["at"][:4].isdigit() and row["at"].endswith("Z") for row in rows)
+    assert not any(c in done.stdout.decode() for c in "\x1b\x9b")
+    only = call("logs", path, "--format", "json", "--stream", "stderr")
+    assert [json.loads(line)["text"] for line in only.stdout.splitlines()] == ["no end"]
+
+
+def test_where_no_line_is_decisive_the_report_shows_the_last_ones(plain: Gpualert) -> None:
+    script = "for i in $(seq 40); do echo step $i of a quiet job; done; exit 3"
+    done = plain.run(["sh", "-c", script])
+    assert done.json("report.json")["diagnosis"]["class"] == "unknown"
+    text = call("report", str(done.run_dir)).stdout.decode()
+    shown = text.partition("\nthe last lines\n")[2].partition("\n\n")[0].splitlines()
+    assert shown == [f"  step {number} of a quiet job" for number in range(26, 41)]
+
+
+def test_attend_says_what_it_has_closed(plain: Gpualert) -> None:
+    started = plain.start(["sh", "-c", "echo $$; exec sleep 600"])
+    started.wait_for(b"\n")
+    path = run_dirs(plain.log_dir)[0]
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.process.wait()
+    os.kill(int((path / "output.log").read_bytes()), signal.SIGKILL)
+    argv = [
+        PYTHON,
+        "-I",
+        "-m",
+        "gpualert",
+        "attend",
+        "--log-dir",
+        str(plain.log_dir),
+        "--every",
+        "0.2",
+        "--format",
+        "json",
+    ]
+    attending = subprocess.Popen(argv, env=plain._environment(None), stdout=subprocess.PIPE)
+    assert attending.stdout is not None
+    told = json.loads(attending.stdout.readline())
+    attending.terminate()
+    assert attending.communicate(timeout=60)[0] == b""
+    report = json.loads((path / "report.json").read_text())
+    assert told == {
+        "run_id": path.name, "class": "lost", "summary": report["diagnosis"]["summary"], "path": str(path),
+    }  # fmt: skip
+
+
 def test_logs_follows_a_run_to_its_end(plain: Gpualert) -> None:
     started = plain.start(["sh", "-c", "for i in 1 2 3; do echo line $i; sleep 0.4; done"])
     started.wait_for(b"line 1")
@@ -181,6 +239,37 @@ def test_a_reader_of_ours_that_goes_away_is_no_error(two_runs: Gpualert) -> None
     argv = f"{PYTHON} -I -m gpualert logs {log.parent} | head -c 10"
     done = subprocess.run(["sh", "-c", argv], capture_output=True, check=False)
     assert (done.stdout, done.stderr) == (b"x" * 10, b"")
+
+
+@pytest.mark.parametrize(
+    "command", ["runs", "report", "logs", "version", "explain", "check", "completion bash", "classify --exit-code 1 -"]
+)
+def test_an_answer_that_cannot_be_written_is_one_line(two_runs: Gpualert, command: str) -> None:
+    def ask(where: str) -> subprocess.CompletedProcess[str]:
+        argv = ["sh", "-c", f"echo x | {PYTHON} -I -m gpualert {command} {where}"]
+        environment = two_runs._environment({"GPUALERT_LOG_DIR": str(two_runs.log_dir)})
+        return subprocess.run(argv, capture_output=True, text=True, env=environment, check=False, timeout=60)
+
+    full, closed = ask(">/dev/full"), ask(">&-")
+    assert full.returncode == 1
+    assert re.fullmatch(r"gpualert: cannot .*No space left on device\)?\n", full.stderr), full.stderr
+    assert (closed.returncode, closed.stderr) == (1, "gpualert: stdout is closed: there is nowhere to answer\n")
+
+
+def test_what_works_without_an_answer_works_with_stdout_closed(two_runs: Gpualert) -> None:
+    argv = ["sh", "-c", f"exec {PYTHON} -I -m gpualert flush --log-dir {two_runs.log_dir} >&-"]
+    done = subprocess.run(argv, capture_output=True, check=False, env=two_runs._environment(None))
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_hint_to_follow_a_run_works(plain: Gpualert, tmp_path: Path) -> None:
+    started = plain.start(["sh", "-c", f"echo ready; until [ -e {tmp_path}/enough ]; do sleep 0.05; done"])
+    started.wait_for(b"ready")
+    said = call("report", "--log-dir", str(plain.log_dir)).stderr.decode()
+    command = re.findall(r"\((gpualert logs --follow \S+) shows its output\)", said)[0]
+    (tmp_path / "enough").touch()
+    assert call(*command.split()[1:]).stdout == b"ready\n"
+    started.finish()
 
 
 def test_a_run_that_goes_on_has_no_report_yet(plain: Gpualert) -> None:
@@ -208,6 +297,37 @@ def test_check_is_strict_and_names_everything(tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text('[smtp]\nhost = "mail.example.org"\n[email]\nto = ["a@example.org"]\n')
     assert call("check", "--config", str(good)).stdout == b"the configuration is right\n"
+
+
+def test_check_shows_no_address_that_is_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '[notify]\nurls = ["slack://T0K3NA/T0K3NB/T0K3NC/#ml", "T0K3N"]\nwhen = "ntfy://T0K3N"\n'
+        '[webhook]\nurl = "https://user:T0K3N@hooks.example.org:8443/T0K3N?T0K3N=1"\n'
+    )
+    done = call("check", "--config", str(path), "--format", "json", env={"GPUALERT_TTY": "slack://T0K3N"})
+    settings = json.loads(done.stdout)["settings"]
+    assert settings["notify"]["urls"] == ["slack://[masked]", "[masked]"]
+    assert settings["webhook"]["url"] == "https://hooks.example.org:8443/[masked]"
+    words = call("check", "--config", str(path), env={"GPUALERT_TTY": "slack://T0K3N"})
+    assert words.returncode == 1
+    assert b"T0K3N" not in done.stdout + done.stderr + words.stdout + words.stderr
+    for url, shown in (
+        ("http://127.0.0.1:80", "http://127.0.0.1:80"), ("http://T0K3N@h/", "http://h/[masked]"), ("T0K3N", "[masked]"),
+        ("http://[T0K3N", "[masked]"), ("http://h?T0K3N", "http://h/[masked]"), ("http://h:T0K3N/", "[masked]"),
+    ):  # fmt: skip
+        checked = call("check", "--format", "json", env={"GPUALERT_CONFIG": os.devnull, "GPUALERT_WEBHOOK_URL": url})
+        assert json.loads(checked.stdout)["settings"]["webhook"]["url"] == shown
+    settings, _ = config.load({"GPUALERT_CONFIG": str(path)})
+    assert "T0K3N" not in repr(settings)
+    assert settings.webhook.url == "https://user:T0K3N@hooks.example.org:8443/T0K3N?T0K3N=1"
+
+
+def test_an_address_in_a_wrong_variable_is_not_said(plain: Gpualert) -> None:
+    done = plain.run(["true"], env={"GPUALERT_NOTIFY": "slack://T0K3NA/T0K3NB"})
+    assert "not 'slack://...'" in done.said[0]
+    for path in done.run_dir.rglob("*"):
+        assert not path.is_file() or b"T0K3N" not in path.read_bytes(), path
 
 
 def test_every_command_has_help_with_what_it_takes() -> None:
@@ -308,29 +428,36 @@ def test_init_replaces_nothing_unasked(tmp_path: Path) -> None:
     assert "--force replaces it" in done.stderr
     assert _init(tmp_path, "--force").returncode == 0
     assert (tmp_path / "etc" / "config.toml.old").read_text() == "name = 'mine'\n"
-    assert _init(tmp_path, "--force", "--email-to", "nobody").returncode == 1
+    assert _init(tmp_path, "--force", "--email-to", "nobody").returncode == 2
+
+
+def _converse(path: Path, conversation: list[tuple[str, str]], *arguments: str) -> tuple[int, str]:
+    """Hold a conversation with ``gpualert init`` at a terminal; all that it says comes back."""
+    argv = [PYTHON, "-I", "-m", "gpualert", "init", "--config", str(path), *arguments]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(PYTHON, argv, {"PATH": os.environ["PATH"]})
+    said, heard = "", 0
+    try:
+        for question, answer in [*conversation, ("", "")]:
+            while not question or question not in said[heard:]:
+                said += os.read(terminal, 65536).decode()
+            heard = len(said)
+            os.write(terminal, answer.encode() + b"\n")
+    except OSError:
+        pass  # it has ended
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), said
 
 
 def test_init_asks_at_a_terminal_and_keeps_the_password_apart(tmp_path: Path) -> None:
-    answers = ["oncall@example.org", "127.0.0.1", "none", "2525", "bot", "bot@example.org", "s3cret pass", "n"]
     path = tmp_path / "etc" / "config.toml"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(PYTHON, [PYTHON, "-I", "-m", "gpualert", "init", "--config", str(path)], {"PATH": os.environ["PATH"]})
-    said = b""
-    for answer in answers:
-        while not said.rstrip().endswith((b":", b"?")) and b"]: " not in said[-6:]:
-            said += os.read(terminal, 65536)
-        os.write(terminal, answer.encode() + b"\n")
-        until = said
-        said = b""
-        while b"\n" not in said:
-            said += os.read(terminal, 65536)
-        said = said.rpartition(b"\n")[2]
-        assert b"s3cret" not in until
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
+    status, said = _converse(path, [
+        ("Mail failures to", "oncall@example.org"), ("Mail server", "127.0.0.1"), ("Security", "none"), ("Port", "2525"),
+        ("User name", "bot"), ("Mails come from", "bot@example.org"), ("Password", "s3cret pass"), ("test mail?", "n"),
+    ])  # fmt: skip
+    assert (status, "s3cret" in said) == (0, False)
     kept = tmp_path / "etc" / "smtp-password"
     assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("s3cret pass\n", 0o600)
     settings, problems = config.load(environment={}, config=str(path))
@@ -339,6 +466,41 @@ def test_init_asks_at_a_terminal_and_keeps_the_password_apart(tmp_path: Path) ->
     assert settings.smtp.password is not None
     assert settings.smtp.password.get_secret_value() == "s3cret pass"
     assert "s3cret" not in path.read_text()
+
+
+def test_init_asks_again_where_an_answer_is_none_and_before_it_replaces_a_password(tmp_path: Path) -> None:
+    path, kept = tmp_path / "config.toml", tmp_path / "smtp-password"
+    kept.write_text("the old one\n")
+    answers = [
+        ("Mail failures to", "a@example.org, nobody"), ("nobody is not a mail address", "a@example.org"),
+        ("Mail server", "smtps://mx.example.org"), ("is not the name of a server", "mx.example.org:465"),
+        ("mx.example.org:465 is not", "::1"), ("Security", "tls"), ("Port", "99999"), ("Port", ""), ("User name", "bot"),
+        ("Mails come from", "not an address"), ("not an address is not a mail address", "bot@example.org"),
+    ]  # fmt: skip
+    replace = f"{kept} is there already. Replace the password in it?"
+    status, said = _converse(path, [*answers, (replace, "n"), ("test mail?", "n")])
+    assert (status, kept.read_text()) == (0, "the old one\n"), said
+    settings, problems = config.load(environment={}, config=str(path))
+    assert (settings.email.to, settings.email.from_, problems) == (["a@example.org"], "bot@example.org", [])
+    assert (settings.smtp.host, settings.smtp.port, settings.smtp.password_file) == ("::1", 465, str(kept))
+    status, said = _converse(
+        path, [*answers, (replace, "y"), ("Password", "the new one"), ("test mail?", "n")], "--force"
+    )
+    assert (status, kept.read_text(), "the new one" in said) == (0, "the new one\n", False), said
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.toml", "config.toml.old", "smtp-password"]
+    assert not any("the old one" in file.read_text() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [("--email-from", "not an address"), ("--email-to", "x"), ("--smtp-host", "a b")])
+def test_init_refuses_a_wrong_option_before_it_asks_or_writes_anything(tmp_path: Path, given: tuple[str, str]) -> None:
+    status, said = _converse(tmp_path / "config.toml", [], *given)
+    assert (status, "Mail failures to" in said, list(tmp_path.iterdir())) == (2, False, [])
+    assert f"{given[1]} is not" in said
+
+
+def test_init_answers_a_program(tmp_path: Path) -> None:
+    done = _init(tmp_path, "--format", "json", "--email-to", "a@example.org")
+    assert json.loads(done.stdout) == {"path": str(tmp_path / "etc" / "config.toml"), "problems": []}
 
 
 def test_answers_for_programs(plain: Gpualert, tmp_path: Path) -> None:

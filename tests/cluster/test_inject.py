@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import textwrap
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_every_kind_twice_the_same_and_taken_out_exactly(kind: str) -> None:
         assert main["args"] == ["--epochs", "3"]
         assert main["terminationMessagePolicy"] == "File"
         assert {e["name"]: e.get("value") for e in main["env"]}["GPUALERT_TERMINATION_LOG"] == "/dev/mine"
-        assert {e["name"]: e.get("value") for e in main["env"]}["GPUALERT_CONTAINERS"] == "2"
+        assert {e["name"]: e.get("value") for e in main["env"]}["GPUALERT_CONTAINERS"] == "3"
         assert (main["livenessProbe"], main["securityContext"]) == (
             {"exec": {"command": ["cat", "/tmp/alive"]}},
             {"runAsUser": 1000},
@@ -302,8 +303,105 @@ def test_what_is_written_is_valid(tmp_path: Path, version: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_examples_are_wrapped_twice_the_same() -> None:
-    for path in [*(REPOSITORY / "examples").glob("*.yaml"), *(REPOSITORY / "k8s").rglob("*.yaml")]:
-        text = path.read_text()
-        once = _injected(text, "--skip-unwrappable")
-        assert _injected(once, "--skip-unwrappable") == once
+EXAMPLES = [*(REPOSITORY / "examples").glob("*.yaml"), *(REPOSITORY / "k8s").rglob("*.yaml")]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_are_wrapped_twice_the_same_and_taken_out_exactly(path: Path) -> None:
+    text = path.read_text()
+    once = _injected(text, "--skip-unwrappable", "--survivor")
+    assert _injected(once, "--skip-unwrappable", "--survivor") == once
+    assert _injected(once, "--remove") == text
+    assert ("gpualert-install" in once) == ("k8s/examples/" in str(path) or "gpualert-install" in text)
+
+
+EXAMPLE_CHART = """\
+# Source: training-example/templates/job.yaml
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: release
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      containers:
+      - command: [python, -c, raise ValueError('a failing example')]
+        image: python:3.12-slim
+        imagePullPolicy: IfNotPresent
+        name: train
+        resources:
+          limits:
+            memory: 512Mi
+          requests:
+            cpu: 100m
+            memory: 128Mi
+      restartPolicy: Never
+"""
+
+
+def test_the_example_chart_is_wrapped_twice_the_same_and_left_when_its_library_has_wrapped_it() -> None:
+    # helm/example as Helm renders it with gpualert.enabled=false, and (in what matters) with true.
+    once = _injected(EXAMPLE_CHART)
+    assert _injected(once) == once
+    assert _injected(once, "--remove") == EXAMPLE_CHART
+    wrapped = re.sub(r"(?s)    metadata:\n      annotations:\n.*?\n    spec", "    spec", once)
+    assert "gpualert.dev/injected" not in wrapped
+    done = _run(wrapped)
+    assert (done.returncode, done.stdout) == (0, wrapped)
+    assert "has gpualert already" in done.stderr
+
+
+def test_bytes_go_through_as_they_are(tmp_path: Path) -> None:
+    argv = [PYTHON, "-I", "-m", "gpualert", "inject"]
+    for text in (
+        "\ufeff" + _manifest("Job").replace("\n", "\r\n"),
+        _manifest("Job").replace("a comment", "\u00e9\U0001f600"),
+    ):
+        data = text.encode()
+        once = subprocess.run(argv, input=data, capture_output=True, check=True).stdout
+        assert once.startswith(data[:20])
+        assert b"gpualert-install" in once
+        assert subprocess.run([*argv, "--remove"], input=once, capture_output=True, check=True).stdout == data
+    (tmp_path / "a.yaml").write_text(_manifest("Job"))
+    (tmp_path / "b.yaml").write_text(_manifest("Pod"))
+    both = _injected("", "-f", str(tmp_path / "a.yaml"), "-f", str(tmp_path / "b.yaml"))
+    assert both == _injected(_manifest("Job")) + "---\n" + _injected(_manifest("Pod"))
+
+
+def test_what_an_older_gpualert_put_in_is_taken_out() -> None:
+    # As 0.1.0 wrote it, before it edited text.
+    record = {"containers": {"a": {"env": ["GPUALERT_NODE_NAME"], "mounts": ["gpualert-bundle"], "policy": True}},
+              "created": ["a.volumeMounts", "volumes", "initContainers", "annotations"], "init": ["gpualert-install"],
+              "v": 1, "volumes": ["gpualert-bundle"]}  # fmt: skip
+    text = f"""\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  annotations:
+    gpualert.dev/injected: '{json.dumps(record)}'
+spec:
+  containers:
+  - name: a
+    command: [/gpualert/bin/gpualert, run, --, python]
+    env:
+    - name: A
+      value: b
+    - name: GPUALERT_NODE_NAME
+      value: x
+    volumeMounts:
+    - name: gpualert-bundle
+      mountPath: /gpualert
+    terminationMessagePolicy: FallbackToLogsOnError
+  volumes:
+  - name: gpualert-bundle
+    emptyDir: {{}}
+  initContainers:
+  - name: gpualert-install
+"""
+    without = (
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: a\n    command: [python]\n"
+        "    env:\n    - name: A\n      value: b\n"
+    )
+    assert _injected(text, "--remove") == without

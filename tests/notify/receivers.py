@@ -22,6 +22,7 @@ class Receiver:
     ca_file: Path | None = None
     answers: list[int] = field(default_factory=list)
     hold_s: float = 0.0
+    answer: bytes = b"{}"
     paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
@@ -32,8 +33,8 @@ def receiving(tmp_path: Path) -> Iterator[Callable[..., Receiver]]:
     """Starts HTTP servers; ``answers`` are the first statuses, 200 is every later one."""
     running: list[ThreadingHTTPServer] = []
 
-    def start(*answers: int, tls: bool = False, hold_s: float = 0.0) -> Receiver:
-        receiver = Receiver(answers=list(answers), hold_s=hold_s)
+    def start(*answers: int, tls: bool = False, hold_s: float = 0.0, answer: bytes = b"{}") -> Receiver:
+        receiver = Receiver(answers=list(answers), hold_s=hold_s, answer=answer)
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
@@ -45,9 +46,9 @@ def receiving(tmp_path: Path) -> Iterator[Callable[..., Receiver]]:
                 self.send_response(status)
                 if 300 <= status < 400:
                     self.send_header("Location", f"http://127.0.0.1:{receiver.port}/elsewhere")
-                self.send_header("Content-Length", "2")
+                self.send_header("Content-Length", str(len(receiver.answer)))
                 self.end_headers()
-                self.wfile.write(b"{}")
+                self.wfile.write(receiver.answer)
 
             do_PUT = do_POST  # noqa: N815  (the library's name)
 

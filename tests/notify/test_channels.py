@@ -6,17 +6,28 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import socket
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import fast_mail_parser
 import pytest
+from apprise.plugins.discord import NotifyDiscord
+from apprise.plugins.slack import NotifySlack
+from apprise.plugins.telegram import NotifyTelegram
 from conftest import Gpualert
 from notify.failing import environment_for, fail
 from notify.receivers import Receiver
 from notify.servers import Accepting, silent
+
+from gpualert.notify import services
+from gpualert.notify.notice import Notice
+from gpualert.notify.outcome import Told
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
@@ -127,6 +138,60 @@ def test_what_is_wrong_with_a_service_is_said_without_its_secret(
     )
 
 
+LOGGED = "ValueError: <module> & <b>x</b> @everyone <!channel> <@U123> <@&55> @here <!here|x> a@example.org"
+UNCALLED = (
+    "ValueError: <module> & <b>x</b> @\u200beveryone <!\u200bchannel> <@\u200bU123> <@\u200b&55> @\u200bhere "
+    "<!\u200bhere|x> a@example.org"
+)
+
+
+def _notice() -> Notice:
+    report: dict[str, Any] = {"run": {"run_id": "r"}, "exit": {"exit_code": 1}, "diagnosis": {"class": "traceback"}}
+    return Notice("ended", report, f"[gpualert] x failed: {LOGGED}", f"> {LOGGED}", "", "")
+
+
+def _call(url: str) -> Told:
+    (told,) = services.call(url, 1, _notice(), time.monotonic() + 30)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated")  # Apprise looks for it
+def test_a_log_is_text_for_every_chat_and_calls_nobody(
+    receiving: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = receiving(answer=b"ok")  # as Slack says it; the others do not read it
+    here = f"http://127.0.0.1:{server.port}"
+    monkeypatch.setattr(NotifyTelegram, "notify_url", f"{here}/bot")
+    monkeypatch.setattr(NotifySlack, "webhook_url", here)
+    monkeypatch.setattr(NotifyDiscord, "notify_url", here)
+    for url in ("tgram://123456789:abcdefg_hijklmnop/12315544/", "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#ml",
+                f"discord://{'i' * 24}/{'t' * 64}", f"json://127.0.0.1:{server.port}/"):  # fmt: skip
+        assert _call(url).outcome == "sent", url
+    telegram, slack, discord, plain_text = (json.loads(body) for body in server.bodies)
+    assert telegram["parse_mode"] == "HTML"
+    assert unescape(telegram["text"]).count(UNCALLED) == 2
+    assert not re.search(r"<(module|b>x|[!@])", telegram["text"])
+    shown = json.dumps(slack, ensure_ascii=False)
+    assert unescape(unescape(shown)).count(UNCALLED) >= 1
+    assert not re.search(r"<[!@#]", shown)
+    assert UNCALLED in json.dumps(discord, ensure_ascii=False)
+    assert "allowed_mentions" not in discord
+    assert (plain_text["title"], plain_text["message"]) == (f"[gpualert] x failed: {UNCALLED}", f"> {UNCALLED}")
+
+
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated")  # Apprise looks for it
+def test_each_service_is_told_what_is_wrong_with_itself_alone(receiving: Callable[..., Receiver]) -> None:
+    slow, refusing = receiving(403, hold_s=1.0), receiving(500)
+    with ThreadPoolExecutor(2) as pool:
+        urls = [f"json://127.0.0.1:{slow.port}/", f"form://127.0.0.1:{refusing.port}/"]
+        first, second = pool.map(_call, urls)
+    assert (first.outcome, second.outcome) == ("failed", "failed")
+    assert (first.channel, second.channel) == ("JSON", "Form")
+    assert "JSON" in first.detail
+    assert "Form" not in first.detail
+    assert "JSON" not in second.detail
+
+
 def test_one_channel_that_hangs_costs_no_other(
     plain: Gpualert,
     accepting: Callable[..., Accepting],
@@ -165,7 +230,7 @@ def test_a_run_that_goes_on_tells_how_it_is_doing(plain: Gpualert, accepting: Ca
     subjects = [mail.subject for mail in mails]
     assert len(subjects) == 3
     assert subjects[0] == "[gpualert] long-job started"
-    assert subjects[1] == "[gpualert] long-job is running since 10s"
+    assert re.fullmatch(r"\[gpualert\] long-job is running since \d+s", subjects[1])
     assert subjects[2].startswith("[gpualert] long-job failed: ")
     assert "step 9" in mails[1].text_plain[0]
     assert "output" in mails[1].text_plain[0]

@@ -298,7 +298,7 @@ def failed_volume(plain: Gpualert, tmp_path: Path) -> Gpualert:
 
 def _wait_in_a_temporary_directory(failed_volume: Gpualert, tmp_path: Path) -> Path:
     done = failed_volume.run(["false"], env={"GPUALERT_EMAIL_TO": "a@example.org"})
-    assert done.said[-1].endswith("gpualert flush sends it")
+    assert "gpualert flush" in done.said[-1]
     (mail,) = (tmp_path / "temporary").glob("gpualert-*/2*/mail/*.eml")
     envelope = mail.with_suffix(".json")
     envelope.write_text(json.dumps({**json.loads(envelope.read_text()), "attempts": 0}))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-from conftest import Gpualert
+from conftest import Gpualert, run_dirs, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +51,66 @@ def test_output_memory_signals_and_the_decisive_line(tmp_path: Path) -> None:
     assert [at for at, rate in output["points"] if rate] == [1.0, 50.0, 90.0, 91.0]
     assert (memory["limit"], memory["points"]) == (1000, [[0.0, 100], [60.0, 900], [99.0, 990]])
     assert [(mark["at_s"], mark["label"]) for mark in found["marks"]] == [(90.0, "decisive line"), (95.0, "SIGTERM")]
+
+
+def _marks(path: Path, events: list[dict[str, Any]], cgroup: Any = None) -> list[tuple[float, str, str]]:
+    run = _directory(path, [(1.0, b"a\n"), (90.0, b"the cause\n")], events, 120.0)
+    assert run.exit is not None
+    run.exit["cgroup"] = cgroup
+    found = timeline.of(run, root_line=2)
+    assert found is not None
+    return [(mark["at_s"], mark["kind"], mark["label"]) for mark in found["marks"]]
+
+
+def test_limits_kills_trouble_and_stops_are_marked(tmp_path: Path) -> None:
+    events = [
+        {"at": 0, "event": "trouble", "message": "a mistake in the configuration"},
+        {"at": 0, "event": "launched"},
+        {**_memory(1, 100), "oom_kill": 3},
+        {"at": 5, "event": "stopped"},
+        {"at": 6, "event": "continued"},
+        {**_memory(10, 100), "oom_kill": 3},
+        {**_memory(20, 100), "oom_kill": 4},
+        {
+            "at": 30,
+            "event": "trouble",
+            "message": "cannot write /runs/r/output.log (No space left on device): and so on",
+        },
+        {**_memory(40, 100), "oom_kill": 6},
+        {"at": 100, "event": "timeout", "after_s": 100},
+        {"at": 119, "event": "exited"},
+        {"at": 119.5, "event": "trouble", "message": "the reporter was slow"},
+    ]
+    assert _marks(tmp_path / "r", events, {"oom_kill": 4}) == [
+        (1, "oom", "out-of-memory kill"), (5, "stopped", "stopped"), (6, "continued", "continued"),
+        (20, "oom", "out-of-memory kill"), (30, "trouble", "trouble: cannot write /runs/r/output.log"),
+        (40, "oom", "2 out-of-memory kills"), (90, "cause", "decisive line"), (100, "timeout", "time limit"),
+    ]  # fmt: skip
+
+
+def test_of_many_marks_the_ones_that_matter_stay(tmp_path: Path) -> None:
+    events = [{"at": at, "event": "signal", "name": f"SIG{at % 50}"} for at in range(1, 101)]
+    events += [{"at": 101 + n / 100, "event": "stopped"} for n in range(50)] + [{"at": 2, "event": "timeout"}]
+    events += [{"at": 3 + n / 100, "event": "signal", "name": "SIGUSR1"} for n in range(50)]
+    marks = _marks(tmp_path / "r", events)
+    assert len(marks) == timeline.MARKS
+    assert {(90, "cause", "decisive line"), (2, "timeout", "time limit")} < set(marks)
+    assert [mark for mark in marks if mark[1] == "stopped"] == []
+    alike = _marks(tmp_path / "s", events[-50:])
+    assert [mark[0] for mark in alike] == [3.46, 3.47, 3.48, 3.49, 90]
+
+
+def test_a_real_run_that_was_stopped_continued_and_timed_out_is_marked_so(plain: Gpualert) -> None:
+    started = plain.start(["sh", "-c", "echo $$; while :; do sleep 0.1; done"], "--timeout", "4s", "--tty", "never")
+    started.wait_for(b"\n")
+    path = run_dirs(plain.log_dir)[0]
+    child = int((path / "output.log").read_bytes())
+    for number, event in ((signal.SIGSTOP, "stopped"), (signal.SIGCONT, "continued")):
+        os.kill(child, number)
+        wait_until(lambda event=event: f'"{event}"' in (path / "events.jsonl").read_text(), event)
+    done = started.finish()
+    kinds = [mark["kind"] for mark in done.json("report.json")["timeline"]["marks"]]
+    assert kinds == ["stopped", "continued", "timeout"]
 
 
 def test_a_clock_that_was_set_back_and_a_missing_index_harm_nothing(tmp_path: Path) -> None:

@@ -83,6 +83,48 @@ def test_secrets_are_masked_in_what_gpualert_quotes(plain: Gpualert) -> None:
     assert secret.encode() in done.log
 
 
+def _everything(directory: Path) -> bytes:
+    """The names and the content of all files in a directory, but for the output."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != "output.log"]
+    return b"".join(str(path).encode() + path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (["--name", "run-s3cr3t-token-value"], ["false"]),
+        ([], ["/nope/s3cr3t-token-value"]),
+        ([], ["s3cr3t-token-value"]),
+        (["--termination-log", "/nope/s3cr3t-token-value"], ["false"]),
+        (["--termination-log", "/nope/s3cr3t-token-value"], ["true"]),
+        (["--config", "/nope/s3cr3t-token-value"], ["true"]),
+        (["--s3cr3t-token-value"], ["true"]),
+        (["--timeout", "s3cr3t-token-value"], ["true"]),
+    ],
+)
+def test_secrets_in_what_gpualert_was_told_are_masked(plain: Gpualert, options: list[str], command: list[str]) -> None:
+    secret = "s3cr3t-token-value"
+    done = plain.run(command, *options, env={"MY_TOKEN": secret})
+    assert secret not in done.stderr.decode()
+    if done.returncode == 125:
+        assert "[masked]" in done.stderr.decode()
+        return
+    assert secret.encode() not in _without_options(_everything(done.run_dir))
+    assert secret not in done.run_dir.name
+    if "true" not in command:
+        assert "masked" in done.run_dir.name or "--termination-log" in options
+
+
+def _without_options(data: bytes) -> bytes:
+    """Without the configuration's path in ``run.json``: the reporter has to read it."""
+    return re.sub(rb'"config": "[^"]*"', b"", data)
+
+
+def test_a_secret_with_a_slash_leaves_no_part_in_the_name(plain: Gpualert) -> None:
+    done = plain.run(["/nope/s3cr3t/token-value"], env={"MY_TOKEN": "s3cr3t/token-value"})
+    assert (done.returncode, b"token-value" in _everything(done.run_dir)) == (127, False)
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -165,6 +207,29 @@ def test_arrival_times_grow_and_cover_the_log(plain: Gpualert) -> None:
     assert len(set(times)) == 3
 
 
+@pytest.mark.parametrize("place", ["/proc/nope", "/proc/a/b/c", "/sys/nope", "/dev/null/x", "/proc/" + "a/" * 1500])
+def test_a_place_where_nothing_can_be_made_is_given_up(plain: Gpualert, tmp_path: Path, place: str) -> None:
+    plain.log_dir = Path(place)
+    done = plain.run(["echo", "ran"], env={"TMPDIR": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+    (line,) = done.said
+    assert re.match(rf"gpualert: cannot write /\S+ \([A-Z][a-z ]+\): keeping the log in {tmp_path}/", line), line
+
+
+def test_parents_are_made_however_many_are_missing(tmp_path: Path) -> None:
+    from gpualert.rundir.writer import make_directories
+
+    deep = str(tmp_path) + "/a" * 1500
+    try:
+        make_directories(deep + "//")
+        assert os.path.isdir(deep)
+        make_directories(deep)
+    finally:
+        subprocess.run(["rm", "-rf", f"{tmp_path}/a"], check=True)  # deeper than pytest could tidy up
+    with pytest.raises(NotADirectoryError):
+        make_directories("/dev/null/x/y")
+
+
 def test_many_runs_share_a_directory_at_once(plain: Gpualert) -> None:
     started = [plain.start(["sh", "-c", "echo ready; sleep 0.3"]) for _ in range(8)]
     assert [one.finish().returncode for one in started] == [0] * 8
@@ -227,8 +292,8 @@ def test_the_next_run_closes_an_interrupted_one(plain: Gpualert) -> None:
     wait_until(lambda: list((plain.log_dir / ".open").iterdir()) == [], "the mark to go")
 
 
-def test_a_run_that_goes_on_is_never_closed(plain: Gpualert) -> None:
-    started = plain.start(["sh", "-c", "echo ready; sleep 1.5"])
+def test_a_run_that_goes_on_is_never_closed(plain: Gpualert, tmp_path: Path) -> None:
+    started = plain.start(["sh", "-c", f"echo ready; until [ -e {tmp_path}/enough ]; do sleep 0.05; done"])
     started.wait_for(b"ready")
     running = run_dirs(plain.log_dir)[0]
     plain.run(["true"])
@@ -236,6 +301,7 @@ def test_a_run_that_goes_on_is_never_closed(plain: Gpualert) -> None:
         [*plain.python, "-m", "gpualert", "runs", "--log-dir", str(plain.log_dir)], check=True, capture_output=True
     )
     assert not (running / "exit.json").exists()
+    (tmp_path / "enough").touch()
     assert started.finish().json("exit.json")["interrupted"] in (True, False)
     assert json.loads((running / "exit.json").read_text())["interrupted"] is False
 

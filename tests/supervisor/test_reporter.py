@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -158,3 +159,109 @@ def test_an_unknown_key_is_trouble_and_not_an_error(plain: Gpualert, tmp_path: P
     assert done.returncode == 1
     trouble = done.json("report.json")["trouble"]
     assert trouble == [f"{config}: smtp.hsot is unknown; did you mean smtp.host?: ignored"]
+
+
+MISTAKES = {
+    "GPUALERT_SMTP_PORT": "abc",
+    "GPUALERT_SMTP_SECURITY": "ssl",
+    "GPUALERT_BOGUS": "1",
+    "GPUALERT_TTY": "perhaps",
+    "GPUALERT_RULES": "/nope",
+}
+
+
+def test_each_mistake_in_the_settings_is_said_once_when_a_run_fails(plain: Gpualert) -> None:
+    done = plain.run(FAIL, env=MISTAKES)
+    assert done.returncode == 7
+    trouble = done.json("report.json")["trouble"]
+    for word in ("GPUALERT_SMTP_PORT", "GPUALERT_SMTP_SECURITY", "GPUALERT_BOGUS", "GPUALERT_TTY", "/nope"):
+        assert sum(word in line for line in trouble) == 1, word
+        assert sum(word in line for line in done.said) <= 1, word
+    lines = [line for line in done.said if any(line.startswith(f"gpualert: {told}") for told in trouble)]
+    assert len(lines) == 4
+    assert lines[-1].endswith(" (and 1 more in report.json)")
+    assert any(line.startswith("gpualert: traceback: ValueError: x") for line in done.said)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("GPUALERT_SMTP_PORT", "abc", "GPUALERT_SMTP_PORT: smtp.port must be a valid integer"),
+        ("GPUALERT_SMTP_SECURITY", "ssl", "GPUALERT_SMTP_SECURITY: smtp.security must be 'starttls', 'tls' or 'none'"),
+        ("GPUALERT_RULES", "/nope", "/nope"),
+    ],
+)
+def test_a_mistake_in_the_reporters_settings_is_said(plain: Gpualert, name: str, value: str, said: str) -> None:
+    done = plain.run(FAIL, env={name: value})
+    (line,) = [line for line in done.said if said in line]
+    assert done.json("report.json")["trouble"] == [line.removeprefix("gpualert: ")]
+    # A success that is worth a report says it as well; a plain one has no reporter that could.
+    done = plain.run(["sh", "-c", "echo ValueError: survived"], env={name: value})
+    assert [line for line in done.said if said in line] == [line]
+
+
+def test_a_broken_file_of_rules_is_said(plain: Gpualert, tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text("[[rule]\n")
+    done = plain.run(FAIL, env={"GPUALERT_RULES": str(tmp_path)})
+    (line,) = [line for line in done.said if "rules.toml" in line]
+    assert line.endswith(": own rules are ignored")
+
+
+def test_a_success_whose_traceback_is_far_from_the_end_is_warned_of(plain: Gpualert) -> None:
+    script = f"{PYTHON} -c 'import json; json.loads(\"x\")'; yes 'step' | head -c 9000000"
+    done = plain.run(["sh", "-c", script], stdout=subprocess.DEVNULL)
+    assert "was not caught, but the exit code is 0" in done.json("report.json")["diagnosis"]["warnings"][0]
+    assert any("note: line" in line for line in done.said)
+
+
+def test_hints_name_the_directory_where_no_default_place_is(plain: Gpualert) -> None:
+    done = _broken(plain, "time.sleep(600)", "--report-deadline", "1s")
+    (hint,) = [line for line in done.said if "was not ready" in line]
+    command = hint.rpartition(": ")[2]
+    assert command == f"gpualert report {done.run_dir}"
+    argv = [PYTHON, "-I", str(ENTRY), *command.split()[1:]]
+    assert b"ValueError: x" in subprocess.run(argv, capture_output=True, check=True).stdout
+
+
+def test_the_hint_to_flush_works(plain: Gpualert, tmp_path: Path) -> None:
+    plain.log_dir = tmp_path / "log's dir"
+    done = plain.run(FAIL, "--email-to", "a@example.org")
+    (hint,) = [line for line in done.said if "spooled" in line]
+    command = hint.partition("; ")[2].removesuffix(" sends it")
+    argv = [PYTHON, "-I", str(ENTRY), *shlex.split(command)[1:]]
+    flushed = subprocess.run(argv, capture_output=True, check=False, env=plain._environment(None), text=True)
+    assert flushed.stdout.startswith("spooled to a@example.org")
+
+
+def test_the_hint_names_a_directory_of_last_resort(plain: Gpualert, tmp_path: Path) -> None:
+    plain.log_dir = Path("/proc/nope")
+    (tmp_path / "tmp").mkdir()
+    done = plain.run(FAIL, "--email-to", "a@example.org", env={"TMPDIR": str(tmp_path / "tmp")})
+    (place,) = (tmp_path / "tmp").iterdir()
+    assert done.said[0] == f"gpualert: cannot write /proc/nope (No such file or directory): keeping the log in {place}"
+    assert any(line.endswith(f"; gpualert flush --log-dir {place} sends it") for line in done.said)
+
+
+def test_in_a_default_place_the_hint_is_short(plain: Gpualert, tmp_path: Path) -> None:
+    argv = [*plain.python, str(ENTRY), "run", "--email-to", "a@example.org", "--", *FAIL]
+    environment = plain._environment({"XDG_STATE_HOME": str(tmp_path)})
+    if os.access("/var/log", os.W_OK):
+        argv[4:4] = ["--log-dir", str(tmp_path / "gpualert")]
+    done = subprocess.run(argv, capture_output=True, check=False, env=environment, text=True)
+    assert "; gpualert flush sends it\n" in done.stderr
+
+
+def test_a_password_from_a_file_is_masked(plain: Gpualert, tmp_path: Path) -> None:
+    for number, name in enumerate(("GPUALERT_SMTP_PASSWORD_FILE", "GPUALERT_WEBHOOK_SECRET_FILE")):
+        secret = f"pass-from-file-{number}"
+        (tmp_path / name).write_text(secret + "\n")
+        done = plain.run(["sh", "-c", f"echo ValueError: {secret}; exit 1"], env={name: str(tmp_path / name)})
+        for file in ("report.json", "report.html", "exit.json", "reporter.log"):
+            assert secret.encode() not in done.file(file), file
+        assert secret not in "".join(done.said)
+        assert "ValueError: [masked]" in "".join(done.said)
+        again = subprocess.run(
+            [PYTHON, "-I", str(ENTRY), "report", "--again", str(done.run_dir)],
+            capture_output=True, check=True, env=plain._environment({name: str(tmp_path / name)}),
+        )  # fmt: skip
+        assert secret.encode() not in again.stdout

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import ENTRY, PYTHON, Gpualert
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,7 +80,11 @@ def test_the_users_file_wins_over_the_systems(tmp_path: Path, monkeypatch: pytes
         (b"[run\n", "is not valid TOML"),
         (b"\xff\xfe", "is not valid TOML"),
         (b"[run]\ntimeout = true\n", "run.timeout must be a duration such as 90s, 30m or 3h12m, not 'True': ignored"),
+        (b'[log]\ndir = "a\\u0000b"\n', "log.dir must not hold a NUL: ignored"),
+        (b'artifacts.include = ["a", "a\\u0000b"]\n', "artifacts.include must not hold a NUL: ignored"),
         (b"x = 1\n" * 300_000, "is larger than 1 MiB: ignored"),
+        (b"x = " + b"9" * 5000, "is not valid TOML"),
+        (b"x = " + b"[" * 5000, "is not valid TOML"),
     ],
 )
 def test_a_bad_file_is_named_and_ignored(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -106,3 +113,51 @@ def test_the_supervisors_table_and_the_settings_model_agree() -> None:
         section, _, name = option.key.rpartition(".")
         default = getattr(getattr(model, section) if section else model, name)
         assert default == (list(option.default) if isinstance(option.default, tuple) else option.default), option.key
+
+
+@pytest.mark.parametrize("how", ["--config", "GPUALERT_CONFIG", "usual place"])
+@pytest.mark.parametrize(
+    ("kind", "why"), [("pipe", "not a regular file"), ("device", "not a regular file"), ("directory", "Is a directory")]
+)
+def test_what_is_no_file_is_said_and_the_command_runs(
+    plain: Gpualert, tmp_path: Path, how: str, kind: str, why: str
+) -> None:
+    path = tmp_path / "gpualert" / "config.toml"
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    options = ["--config", str(path)] if how == "--config" else []
+    environment = {"GPUALERT_CONFIG": str(path)} if how == "GPUALERT_CONFIG" else {"XDG_CONFIG_HOME": str(tmp_path)}
+    done = plain.run(["echo", "ran"], *options, env=environment)
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+    assert done.stderr.decode() == f"gpualert: cannot read configuration {path} ({why}): ignored\n"
+    assert done.json("report.json")["trouble"] == [f"cannot read configuration {path} ({why}): ignored"]
+    checked = subprocess.run(
+        [PYTHON, "-I", str(ENTRY), "check", "--config", str(path)], capture_output=True, timeout=60, check=False
+    )
+    assert (checked.returncode, checked.stderr.decode()) == (1, f"gpualert: {path}: cannot be read ({why})\n")
+
+
+def test_a_named_file_that_cannot_be_one_is_said(plain: Gpualert) -> None:
+    for name in ("/dev/null/x", "x" * 5000):
+        done = plain.run(["echo", "ran"], "--config", name)
+        assert (done.returncode, done.stdout, len(done.said)) == (0, b"ran\n", 1)
+
+
+def test_the_table_of_variables_is_the_reporters() -> None:
+    from gpualert.config.loading import _NOT_SETTINGS, VARIABLES
+
+    known = {option.environment for option in options.OPTIONS} | {name.decode() for name in options.OTHER_VARIABLES}
+    assert known == {"", *VARIABLES, *_NOT_SETTINGS}
+
+
+def test_a_variable_that_nobody_knows_is_said(plain: Gpualert) -> None:
+    environment = {"GPUALERT_BOGUS": "1", "GPUALERT_PORT_80_TCP": "x", "GPUALERT_SERVICE_HOST": "10.0.0.1"}
+    done = plain.run(["true"], env=environment)
+    line = "environment: GPUALERT_BOGUS is unknown: ignored"
+    assert (done.returncode, done.said) == (0, [f"gpualert: {line}"])
+    assert done.json("report.json")["trouble"] == [line]

@@ -1,0 +1,5 @@
+"""Fixtures of the groups' tests."""
+
+from notify.servers import accepting
+
+__all__ = ["accepting"]
