@@ -33,6 +33,8 @@ WITHOUT = {
     "venv", "sqlite3", "curses", "dbm", "xmlrpc", "wsgiref", "msilib", "idle_test", "__pycache__", "site-packages",
     "dist-packages",
 }  # fmt: skip
+OF_CLUSTER = ("pydoc.py", "wsgiref")
+"""What the Kubernetes client and Prometheus' want of it all the same."""
 WITHOUT_FILES = re.compile(
     r"^(?:turtle|pydoc|doctest|pdb|cgi|cgitb|antigravity|this|sitecustomize|mailbox|nntplib|ftplib|poplib|imaplib|telnetlib)\.py$"
     r"|^config-|^LICENSE|^_sysconfigdata__.*(?<!gnu)\.py$"
@@ -102,15 +104,18 @@ def is_wanted(relative: pathlib.Path, name: str) -> bool:
     return name.endswith(".py") and not WITHOUT_FILES.match(name)
 
 
-def copy_standard_library(output: pathlib.Path) -> None:
+def copy_standard_library(output: pathlib.Path, *, cluster: bool) -> None:
     """What is needed of the standard library, as source; it is compiled later."""
+    kept = OF_CLUSTER if cluster else ()
     standard = pathlib.Path(sysconfig.get_path("stdlib"))
     target = output / "lib" / VERSION
     for place, directories, names in os.walk(standard):
-        directories[:] = sorted(name for name in directories if name not in WITHOUT and not name.startswith("config-"))
+        directories[:] = sorted(
+            name for name in directories if name in kept or not (name in WITHOUT or name.startswith("config-"))
+        )
         relative = pathlib.Path(place).relative_to(standard)
         for name in sorted(names):
-            if is_wanted(relative, name):
+            if name in kept or is_wanted(relative, name):
                 (target / relative).mkdir(parents=True, exist_ok=True)
                 shutil.copy(pathlib.Path(place) / name, target / relative / name)
     (target / "lib-dynload").mkdir(exist_ok=True)
@@ -277,7 +282,7 @@ def main() -> None:
     wheelhouse = told.wheelhouse.resolve() if told.wheelhouse and any(told.wheelhouse.glob("*.whl")) else None
     os.environ["PYTHONHASHSEED"] = "0"
     copy_interpreter(output)
-    copy_standard_library(output)
+    copy_standard_library(output, cluster=told.cluster)
     install_packages(output, wheelhouse, cluster=told.cluster)
     copy_libraries(output)
     strip(output)

@@ -34,15 +34,18 @@ def flush(log_dir: str | None, watch: bool, every: float, form: str) -> None:
     """Send the mails that no server has taken yet, each once.
 
     Without --watch all are tried at once, whenever they were tried last; exit status 1 when some are left. A mail that
-    nobody took for email.keep (7 days) stays beside the others as .expired, and is not tried any more.
+    nobody took for email.keep (7 days) stays beside the others as .expired, what a server refused for good as .failed;
+    neither is tried any more.
     """
-    settings, _ = config.load()
+    settings, problems = config.load()
+    for problem in problems:
+        click.echo(f"gpualert: {harmless(str(problem))}", err=True)
     if watch:
         _watch(directories(log_dir) or ([os.path.abspath(log_dir)] if log_dir else []), settings, every, form)
         return
     server, deadline = delivery.Server.from_settings(settings), time.monotonic() + DEADLINE_S
     results = []
-    for place in directories(log_dir):
+    for place in spool.places(directories(log_dir)):
         results += spool.flush(place, server, deadline, settings.email.keep)
     if form == "json":
         print_json([result.as_dict() for result in results], indent=1)
@@ -61,17 +64,19 @@ def _watch(places: list[str], settings: Settings, every: float, form: str) -> No
     # As PID 1 a process gets no signal that it does not handle.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
+    server, broken = delivery.Server.from_settings(settings), set[tuple[str, str]]()
     while True:
         last = stop.is_set()
-        for place in places:
-            server = delivery.Server.from_settings(settings)
-            results = spool.retry(place, server, time.monotonic() + DEADLINE_S, settings.email.keep)
-            if form == "json":
-                for result in results:
-                    print_json(result.as_dict())
-            else:
-                _show(results)
-            sys.stdout.flush()
+        found = spool.retry_all(places, server, time.monotonic() + DEADLINE_S, settings.email.keep)
+        # Nothing becomes of a broken file from one look to the next: each is said once.
+        results = [one for one in found if one.outcome != "broken" or (one.path, one.detail) not in broken]
+        broken = {(one.path, one.detail) for one in found if one.outcome == "broken"}
+        if form == "json":
+            for result in results:
+                print_json(result.as_dict())
+        else:
+            _show(results)
+        sys.stdout.flush()
         if last:
             return
         stop.wait(max(every, 0.1))

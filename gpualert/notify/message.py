@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import email.policy
-import html as markup
 import json
+import os
 import socket
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import TYPE_CHECKING
 
+from gpualert.notify import address
 from gpualert.notify.notice import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from email.headerregistry import Address
 
     from gpualert.artifacts import Artifact
     from gpualert.notify.notice import Notice
 
-ROOM_FOR_NOTE = 2000
+REPORT_NAME = "report.json"
+NUMBER_HEADER = "X-GPUAlert-Artifact"
+"""In a part of a mail: which of the report's artifacts it is, from 0."""
 POLICY = email.policy.SMTP.clone(max_line_length=78)
 
 
@@ -33,15 +38,6 @@ def domain_of(sender: str) -> str:
     return domain if domain.isascii() and domain.replace(".", "").replace("-", "").isalnum() else "gpualert.invalid"
 
 
-def ascii_domain(address: str) -> str:
-    """An address whose domain is in the form that every server takes (IDNA)."""
-    local, at, domain = address.rpartition("@")
-    try:
-        return local + at + domain.encode("idna").decode("ascii")
-    except UnicodeError:
-        return address
-
-
 def default_sender() -> str:
     """``gpualert@<host>``, without asking any name server."""
     host = "".join(c for c in socket.gethostname() if c.isascii() and (c.isalnum() or c in ".-")).strip(".-")
@@ -53,15 +49,15 @@ def compose(notice: Notice, artifacts: Sequence[Artifact], sender: str, recipien
 
     Args:
         notice: What it says.
-        artifacts: What goes along, each with its fate; the log is one of them.
-        sender: Whom it comes from.
-        recipients: Whom it goes to.
+        artifacts: What goes along, each with its fate, in the report's order; the log is one of them.
+        sender: Whom it comes from, as an address or ``Name <address>``.
+        recipients: Whom it goes to, each the same.
     """
-    report, domain = notice.report, domain_of(sender)
+    report, domain = notice.report, domain_of(address.bare(sender))
     message = EmailMessage(POLICY)
     message["Subject"] = notice.subject
-    message["From"] = ascii_domain(sender)
-    message["To"] = ", ".join(map(ascii_domain, recipients))
+    message["From"] = _named([sender])
+    message["To"] = _named(recipients)
     message["Date"] = format_datetime(datetime.now(UTC))
     message["Message-ID"] = f"<{notice.key}@{domain}>"
     # A thread needs no first message: programs group by the id that all of a job's mails refer to (RFC 5256, 3).
@@ -76,45 +72,62 @@ def compose(notice: Notice, artifacts: Sequence[Artifact], sender: str, recipien
     if notice.kind != "ended":
         return message
     attached = json.dumps(report, ensure_ascii=False, indent=1).encode("utf-8", "replace")
-    message.add_attachment(attached, maintype="application", subtype="json", filename="report.json")
-    for artifact in artifacts:
+    message.add_attachment(attached, maintype="application", subtype="json", filename=REPORT_NAME)
+    for number, artifact in enumerate(artifacts):
         if artifact.content is not None:
             maintype, _, subtype = artifact.content_type.partition("/")
             if maintype in ("message", "multipart"):
                 maintype, subtype = "application", "octet-stream"
-            name = one_line(artifact.name)[:150] or "artifact"
-            message.add_attachment(artifact.content, maintype=maintype, subtype=subtype, filename=name)
+            name = file_name(artifact.name)
+            message.add_attachment(
+                artifact.content,
+                maintype=maintype,
+                subtype=subtype,
+                filename=name,
+                headers=[f"{NUMBER_HEADER}: {number}"],  # names may be alike
+            )
     return message
 
 
-def shrink(message: EmailMessage, limit: int) -> list[str]:
-    """Take attachments off a mail, the largest first, until it fits; what went is named in its text.
+def _named(mailboxes: Sequence[str]) -> str | list[Address]:
+    """The value of a header with addresses."""
+    parsed = [address.parse(text) for text in mailboxes]
+    if not all(parsed):
+        return ", ".join(mailboxes)
+    return [mailbox.header() for mailbox in parsed if mailbox is not None]
+
+
+def file_name(text: str) -> str:
+    """``text`` as the file name of an attachment.
 
     Args:
-        message: The mail; changed in place.
-        limit: How many bytes it may have.
-
-    Returns:
-        The names of the attachments that were taken off.
+        text: The name of a file.
     """
-    size = len(message.as_bytes(policy=POLICY)) + ROOM_FOR_NOTE
-    attachments = [part for part in message.iter_attachments() if not part.is_multipart()]
-    attachments.sort(key=lambda part: len(part.get_payload() or ""), reverse=True)
-    gone: list[EmailMessage] = []
-    while size > limit and attachments:
-        largest = attachments.pop(0)
-        size -= len(largest.as_bytes(policy=POLICY))
-        gone.append(largest)
-    payload = message.get_payload()
-    if gone and isinstance(payload, list):
-        message.set_payload([part for part in payload if all(part is not one for one in gone)])
-    removed = [str(part.get_filename() or "attachment") for part in gone]
-    if removed:
-        said = f"Not attached, because the server takes at most {limit} bytes: {', '.join(removed)}"
-        for kind in ("plain", "html"):
-            body = message.get_body((kind,))
-            if body is not None:
-                old = body.get_content()
-                note = f"\n{said}\n" if kind == "plain" else f"<p>{markup.escape(said)}</p>"
-                body.set_content(old + note, subtype=kind, cte="quoted-printable")
-    return removed
+    return one_line(text)[-150:] or "artifact"
+
+
+def with_own_names(artifacts: Sequence[Artifact]) -> list[Artifact]:
+    """The artifacts, each that is attached under a name of its own: three ``plot.png`` can be told apart.
+
+    Args:
+        artifacts: What goes along; of several that are called the same, the later ones get their directory's name too.
+    """
+    taken, named = {REPORT_NAME, f"{REPORT_NAME}.gz"}, []
+    for artifact in artifacts:
+        if artifact.content is None:
+            named.append(artifact)
+            continue
+        name = file_name(artifact.name)
+        parent = os.path.dirname(artifact.path).strip("./").replace("/", "_")
+        if name.lower() in taken and parent:
+            name = file_name(f"{parent}_{name}")
+        stem, ending, count = *os.path.splitext(name), 2
+        while name.lower() in taken:
+            name, count = f"{stem}-{count}{ending}", count + 1
+        taken.add(name.lower())
+        if name == file_name(artifact.name):
+            named.append(artifact)
+        else:
+            note = f"{artifact.note}; attached as {name}" if artifact.note else f"attached as {name}"
+            named.append(dataclasses.replace(artifact, name=name, note=note))
+    return named

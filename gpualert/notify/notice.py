@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -133,36 +134,59 @@ def _sparks(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     return drawn
 
 
-def make(kind: Kind, report: dict[str, Any], artifacts: Sequence[Artifact], directory: str) -> Notice:
+def make(
+    kind: Kind,
+    report: dict[str, Any],
+    artifacts: Sequence[Artifact | Mapping[str, Any]],
+    directory: str,
+    notes: Sequence[str] = (),
+) -> Notice:
     """The notice about a run.
 
     Args:
         kind: What is told.
         report: The report.
-        artifacts: What goes along, each with its fate; the log is one of them.
+        artifacts: What goes along, each with its fate; the log is one of them. Entries of a report do as well.
         directory: The run directory.
+        notes: What else to say about them.
     """
     diagnosis = report["diagnosis"]
     root = diagnosis["root"] if diagnosis else None
     title = subject(kind, report)
+    clean = _printable(report)
     shown = {
         "kind": kind,
-        "report": report,
-        "quotes": report["quotes"],
+        "report": clean,
+        "quotes": clean["quotes"],
         "root_line": root["line"] if root else None,
         "headline": headline(report),
         "facts": facts_table(report),
-        "artifacts": artifacts,
+        "artifacts": _printable([one if isinstance(one, Mapping) else one.as_dict() for one in artifacts]),
+        "notes": _printable(list(notes)),
         "directory": wording.printable(directory),
         "size": wording.size,
         "sparks": _sparks(report),
         "title": title,
-        "ranks": ranks.rows(report) if "ranks" in report else [],
-        "ranks_text": ranks.text(report) if "ranks" in report else "",
+        "ranks": ranks.rows(clean) if "ranks" in report else [],
+        "ranks_text": ranks.text(clean) if "ranks" in report else "",
     }
     name = "mail" if kind == "ended" else "running"
     text, html = (_encodable(_templates().get_template(f"{name}.{form}").render(shown)) for form in ("txt", "html"))
     return Notice(kind, report, title, _encodable(_short(kind, report, directory)), text, html)
+
+
+def _printable(value: Any) -> Any:
+    """A plain object whose texts hold nothing that a terminal or a mail program would act on, nor a line of their own.
+
+    What a job calls its files, or prints, must not forge our lines.
+    """
+    if isinstance(value, str):
+        return wording.printable(value.expandtabs())
+    if isinstance(value, list | tuple):
+        return [_printable(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _printable(item) for key, item in value.items()}
+    return value
 
 
 def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:

@@ -20,7 +20,7 @@ class Told:
     Attributes:
         channel: ``email``, ``webhook``, or the name of a service such as ``Slack``.
         to: Whom it is for; never an address that is a secret itself.
-        outcome: ``sent``, ``spooled``, ``failed``, ``broken``, ``skipped`` or ``printed``.
+        outcome: ``sent``, ``spooled``, ``failed``, ``expired``, ``broken``, ``skipped`` or ``printed``.
         detail: Why.
         at: When, RFC 3339.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,9 @@ class _Channel:
 
     def outcome(self) -> list[Told]:
         """What became of it, by the deadline."""
-        self._thread.join(max(self._deadline - time.monotonic(), 0))
+        # A signal that wants us to end comes as an exception; what the other channels have done is told all the same.
+        with contextlib.suppress(Exception):
+            self._thread.join(max(self._deadline - time.monotonic(), 0))
         return self._told if self._told is not None else [Told(self._name, (), "failed", "did not finish in time")]
 
 

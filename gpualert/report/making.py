@@ -138,6 +138,23 @@ def write(directory: str, report: dict[str, Any]) -> None:
     replace_file(os.path.join(directory, PAGE), page.render(report).encode("utf-8", "replace"))
 
 
+def write_again(directory: str, report: dict[str, Any]) -> None:
+    """Write the report with what became of its notifications, also of a mail that somebody else has sent meanwhile.
+
+    Args:
+        directory: The run directory.
+        report: The report; its notifications are brought up to date.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    from gpualert.notify import record  # noqa: PLC0415  (email and smtplib are slow to import)
+
+    with record.writing(directory):
+        record.overlay(directory, report)
+        write(directory, report)
+
+
 def wanted(report: dict[str, Any], settings: Settings) -> bool:
     """Whether somebody wants to be told of a run that ended so.
 
@@ -172,16 +189,29 @@ def notify(
         What became of it, in a few words; empty when nobody wanted anything.
     """
     from gpualert.notify import anybody, tell  # noqa: PLC0415  (email and smtplib are slow to import)
+    from gpualert.notify.message import with_own_names  # noqa: PLC0415  (the same)
 
     if not wanted(report, settings) or not anybody(settings):
         return ""
-    collected = _collect(directory, report, settings, time.monotonic() + (deadline - time.monotonic()) / 2)
+    collected = with_own_names(_collected(directory, report, settings, deadline))
     report["artifacts"] = [artifact.as_dict() for artifact in collected]
     mask, _ = recall.recalling(mask, directory)
     told = tell(directory, "ended", report, settings, collected, mask, deadline, say)
     report["notifications"] = [entry.as_dict() for entry in told]
     flush = location.flush_command(os.path.dirname(os.path.abspath(directory)), os.environb)
     return "; ".join(entry.summary(flush) for entry in told if entry.summary())
+
+
+def _collected(directory: str, report: dict[str, Any], settings: Settings, deadline: float) -> list[artifacts.Artifact]:
+    """What goes along; whatever goes wrong with it, the mail goes."""
+    fate, why = "no_time", "the report's deadline was near (report.deadline)"
+    left = deadline - time.monotonic()
+    try:
+        if left > 0:
+            return _collect(directory, report, settings, time.monotonic() + left / 2)
+    except Exception as error:  # noqa: BLE001  (also the signal that wants us to end)
+        fate, why = "unreadable", f"the attachments could not be put together ({error})"
+    return [artifacts.Artifact(LOG_NAME, None, fate, why)]
 
 
 def _collect(directory: str, report: dict[str, Any], settings: Settings, until: float) -> list[artifacts.Artifact]:
@@ -216,5 +246,5 @@ def retry_others(directory: str, settings: Settings, deadline: float, log: Any) 
     from gpualert.notify import delivery, spool  # noqa: PLC0415  (the same)
 
     server = delivery.Server.from_settings(settings)
-    for result in spool.retry(os.path.dirname(directory), server, deadline, settings.email.keep):
+    for result in spool.retry_all([os.path.dirname(directory)], server, deadline, settings.email.keep):
         log.info("spool", **result.as_dict())

@@ -6,6 +6,7 @@ Each step stands alone: what goes wrong in one is logged, and the next is done a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -13,9 +14,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpualert.report import making, terminal, termination
+from gpualert.report import bare, making, terminal, termination
+from gpualert.rundir import survivor
 from gpualert.rundir.reader import Run
 from gpualert.rundir.termination import CONTAINER_LIMIT, TerminationLog, room
+from gpualert.supervisor.reporter import GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,17 +26,19 @@ if TYPE_CHECKING:
     from gpualert.config import Settings
     from gpualert.supervisor.redaction import Redaction
 
+TELLING_S = 4.0
+"""How long before the deadline the diagnosis must have come, so that there is time to tell."""
 MAIL_MARGIN_S = 1.6
 """How long before the deadline the mail must have gone, so that the words for a person still come."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Task:
     """What the supervisor wants.
 
     Attributes:
         directory: The run directory.
-        deadline: When to be done, on the monotonic clock.
+        deadline: When to be done, on the monotonic clock; comes nearer when the supervisor wants an end.
         termination_log: The termination message's file; None where there is none.
         own_bytes: How many bytes at its start are the command's own.
         group: The directory that this rank shares with the others; None where it is told of on its own.
@@ -79,34 +84,45 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
         say: Prints the words for a person.
         colour: They may be coloured.
     """
+    with survivor.at_work(task.directory):
+        _report(task, say, colour=colour)
+
+
+def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     log = making.logger(task.directory)
     run = Run.read(task.directory)
     settings = making.settings_of(run, log)
     redaction = making.redaction(settings)
-    made: dict[str, Any] | None = None
-    with making.step(log, "diagnose"):
-        made = making.make(run, settings, redaction, log)
-    if made is None:
-        return
-    with making.step(log, "write"):
-        making.write(task.directory, made)
-        _tell(task, b"r")
-    with making.step(log, "termination message"):
-        if task.termination_log is not None:
-            _write_message(task, made)
-            _tell(task, b"t")
-    saying = None
-    with making.step(log, "tell the API server"):
-        if os.environ.get("KUBERNETES_SERVICE_HOST"):
-            from gpualert.cluster.podapi import Saying  # noqa: PLC0415  (only in a cluster)
+    made = _diagnosed(task, run, settings, redaction, log)
+    with contextlib.ExitStack() as stack:
+        with making.step(log, "begin to tell"):
+            stack.enter_context(survivor.telling(task.directory))
+        with making.step(log, "write"):
+            making.write(task.directory, made)
+            _tell(task, b"r")
+        with making.step(log, "termination message"):
+            if task.termination_log is not None:
+                _write_message(task, made)
+                _tell(task, b"t")
+        saying = None
+        with making.step(log, "tell the API server"):
+            if os.environ.get("KUBERNETES_SERVICE_HOST"):
+                from gpualert.cluster.podapi import Saying  # noqa: PLC0415  (only in a cluster)
 
-            saying = Saying(made)
-    outcome = ""
-    with making.step(log, "notify"):
-        if task.group is None:
-            outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
+                saying = Saying(made)
+        outcome, told = "", False
+        with making.step(log, "notify"):
+            if task.group is None:
+                outcome = making.notify(task.directory, made, settings, redaction, task.deadline - MAIL_MARGIN_S, say)
+            else:
+                outcome = _together(task, task.group, made, settings, redaction, say)
+            told = True
+        if told:
+            with making.step(log, "have told"):
+                stack.close()
+                _tell(task, b"m")
         else:
-            outcome = _together(task, task.group, made, settings, redaction, say)
+            stack.pop_all()  # whoever comes next goes on from here
     with making.step(log, "show"):
         text = terminal.block(made, task.directory, outcome, colour=colour) + terminal.troubles(made)
         if text:
@@ -116,11 +132,30 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
         for trouble in saying.finish(task.deadline - MAIL_MARGIN_S / 2):
             log.info("API server", trouble=trouble)
     with making.step(log, "write again"):
-        making.write(task.directory, made)
+        making.write_again(task.directory, made)
+        survivor.settle(task.directory)
     with making.step(log, "send what others left"):
         if not any(told["outcome"] == "spooled" for told in made["notifications"]):
             making.retry_others(task.directory, settings, task.deadline - MAIL_MARGIN_S, log)
     log.info("done")
+
+
+def _diagnosed(task: Task, run: Run, settings: Settings, redaction: Redaction, log: Any) -> dict[str, Any]:
+    """The report; where the log cannot be diagnosed in time, or at all, one from the facts alone."""
+    left = task.deadline - time.monotonic()
+    why = "the log could not be diagnosed"
+    with making.step(log, "diagnose"):
+        # Our own alarm comes before the supervisor's signal, so that there is time for the mail.
+        signal.setitimer(signal.ITIMER_REAL, max(left - min(TELLING_S, left * 0.4), 0.05))
+        try:
+            made = making.make(run, settings, redaction, log)
+        except HurryError:
+            why = "the log was not diagnosed in time (report.deadline)"
+            raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return made
+    return bare.build(run, why, redaction)
 
 
 def _together(
@@ -163,10 +198,13 @@ def main() -> None:
     os.dup2(2, 1)
     task = parse(sys.argv[1:])
 
-    def hurry(_number: int, _frame: object) -> None:
+    def hurry(number: int, _frame: object) -> None:
+        if number == signal.SIGTERM:
+            task.deadline = min(task.deadline, time.monotonic() + GRACE_S)
         raise HurryError("the supervisor wants the report to end")
 
     signal.signal(signal.SIGTERM, hurry)
+    signal.signal(signal.SIGALRM, hurry)
 
     def say(text: str) -> None:
         data = text.encode("utf-8", "replace")

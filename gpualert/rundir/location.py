@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM = "/var/log/gpualert"
+TEMPORARY_PREFIX = "gpualert-"
 
 
 def defaults(environment: Mapping[bytes, bytes]) -> list[str]:
@@ -39,17 +40,26 @@ def absolute(path: str) -> str:
     return path if path.startswith("/") else f"{posix.getcwd()}/{path}"
 
 
+def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
+    """Where directories of last resort are made, in order.
+
+    Args:
+        environment: Variables and values.
+    """
+    named = environment.get(b"TMPDIR", b"").decode("utf-8", "surrogateescape")
+    usual = ["/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108  (a directory of our own is made in it)
+    return [named, *(place for place in usual if place != named.rstrip("/"))] if named.startswith("/") else usual
+
+
 def temporary(environment: Mapping[bytes, bytes]) -> str:
     """Make a directory of last resort: in ``TMPDIR``, else where temporary files usually go, else in memory.
 
     Raises:
         OSError: There is no place at all.
     """
-    named = environment.get(b"TMPDIR", b"").decode("utf-8", "surrogateescape")
-    places = ([named] if named.startswith("/") else []) + ["/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
     failure = OSError(0, "no place for temporary files")
-    for place in places:
-        path = f"{place.rstrip('/')}/gpualert-{posix.urandom(4).hex()}"
+    for place in temporary_places(environment):
+        path = f"{place.rstrip('/')}/{TEMPORARY_PREFIX}{posix.urandom(4).hex()}"
         try:
             make_directories(place)
             posix.mkdir(path, 0o700)

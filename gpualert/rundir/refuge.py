@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posix
 
-from gpualert.rundir import assembly, jsontext
+from gpualert.rundir import assembly, jsontext, location
 from gpualert.rundir.writer import EXIT, RUN, replace_file, write_all
 
 TYPE_CHECKING = False
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 HEAD_MAX = 64 << 20
 """Of a longer head only the end is copied: temporary directories are small, and may be memory."""
+LEFT_MAX = 200
+"""How many temporary directories are looked into."""
 _SEEK_SET = 0
 
 
@@ -94,3 +96,38 @@ def _copy(source: str, log: int) -> int:
         return size
     finally:
         posix.close(fd)
+
+
+def left(environment: Mapping[bytes, bytes]) -> list[str]:
+    """Our own temporary directories: what was kept in them still waits to be sent, and to be looked at.
+
+    Only directories that are ours and closed to everybody else count, so that nobody can put words into our mouth.
+
+    Args:
+        environment: Variables and values.
+    """
+    found = []
+    for place in location.temporary_places(environment):
+        try:
+            names = posix.listdir(place)
+        except OSError:
+            continue
+        for name in sorted(names):
+            path = f"{place.rstrip('/')}/{name}"
+            if _is_own_name(name) and _is_own_directory(path):
+                found.append(path)
+    return found[:LEFT_MAX]
+
+
+def _is_own_name(name: str) -> bool:
+    ending = name[len(location.TEMPORARY_PREFIX) :]
+    return name.startswith(location.TEMPORARY_PREFIX) and len(ending) == 8 and not ending.strip("0123456789abcdef")
+
+
+def _is_own_directory(path: str) -> bool:
+    try:
+        state = posix.lstat(path)
+    except OSError:
+        return False
+    # Not a link to a directory; nobody else may write in it, nor look (inode(7)).
+    return state.st_mode & 0o170077 == 0o040000 and state.st_uid == posix.geteuid()

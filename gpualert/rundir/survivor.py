@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpualert.rundir import assembly
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.rundir.reader import MAX_RUNS, Run, run_ids
-from gpualert.rundir.writer import EVENTS, EXIT, OPEN, REPORT, RUN, SCHEMA, is_locked, replace_file
+from gpualert.rundir.writer import EVENTS, EXIT, OPEN, REPORT, RUN, SCHEMA, TELLING, TOLD, is_locked, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,12 @@ def _same_boot(facts: dict[str, Any]) -> bool:
     return boot_id is not None and boot_id == _text("/proc/sys/kernel/random/boot_id")
 
 
-def _server_now(directory: str) -> float:
-    """The time by the clock of the file server that holds ``directory``; by ours where nothing can be written."""
+def server_now(directory: str) -> float:
+    """The time by the clock of the file server that holds ``directory``; by ours where nothing can be written.
+
+    Args:
+        directory: The directory.
+    """
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             return os.fstat(file.fileno()).st_mtime
@@ -78,7 +82,7 @@ def is_alive(run: Run) -> bool:
         beat = os.stat(os.path.join(run.path, EVENTS)).st_mtime
     except OSError:
         return False
-    return _server_now(run.path) - beat < STALE_S
+    return server_now(run.path) - beat < STALE_S
 
 
 def _locks_work(directory: str) -> bool:
@@ -92,7 +96,9 @@ def _locks_work(directory: str) -> bool:
 
 
 def find_interrupted(log_directory: str, limit: int = MAX_RUNS) -> list[str]:
-    """The directories of runs whose supervisor died, newest first.
+    """The directories of runs whose supervisor died, or whose reporter did before the mail was in the spool.
+
+    The newest come first.
 
     Args:
         log_directory: Where run directories are kept.
@@ -101,7 +107,8 @@ def find_interrupted(log_directory: str, limit: int = MAX_RUNS) -> list[str]:
     found = []
     for run_id in run_ids(log_directory)[:limit]:
         path = os.path.join(log_directory, run_id)
-        if os.path.exists(os.path.join(path, REPORT)) and os.path.exists(os.path.join(path, EXIT)):
+        there = [os.path.exists(os.path.join(path, name)) for name in (EXIT, REPORT, TELLING)]
+        if there == [True, True, False]:
             continue
         run = Run.read(path)
         if run.facts and is_open(run) and not is_alive(run):
@@ -110,12 +117,66 @@ def find_interrupted(log_directory: str, limit: int = MAX_RUNS) -> list[str]:
 
 
 def is_open(run: Run) -> bool:
-    """Whether a run still has to be closed: it has no ``exit.json``, or its survivor was killed before its report.
+    """Whether a run still has to be closed, or told of.
+
+    It has no ``exit.json``; or it has ended, and whoever was to report it died before the mail was in the spool. While
+    its supervisor lives an ended run is not open: the reporter is at work.
 
     Args:
         run: The run.
     """
-    return run.exit is None or (bool(run.exit.get("interrupted")) and run.report is None)
+    if run.exit is None:
+        return True
+    if os.path.exists(os.path.join(run.path, TOLD)):
+        return False
+    unfinished = run.report is None or os.path.exists(os.path.join(run.path, TELLING))
+    return unfinished and not is_alive(run)
+
+
+@contextlib.contextmanager
+def telling(path: str) -> Iterator[None]:
+    """Report a run: should we die before the end, the next survivor goes on; should we come to it, nobody tells again.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        OSError: The run directory cannot be written.
+    """
+    begun, done = os.path.join(path, TELLING), os.path.join(path, TOLD)
+    os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640))
+    yield
+    # A new name, since a full disk takes no content: what was told stays told, also when its report cannot be written.
+    os.rename(begun, done)
+
+
+def settle(path: str) -> None:
+    """The report of a run that was told of is on the disk: nothing else needs to say so.
+
+    Args:
+        path: The run directory.
+    """
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(path, TOLD))
+
+
+@contextlib.contextmanager
+def at_work(path: str) -> Iterator[None]:
+    """Keep survivors away from a run that we report ourselves, as far as the file system has locks.
+
+    Args:
+        path: The run directory.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            fd = _closing_lock(path)
+            stack.callback(os.close, fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _closing_lock(path: str) -> int:
+    return os.open(os.path.join(path, CLOSING_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
 
 
 @contextlib.contextmanager
@@ -126,7 +187,7 @@ def closing(path: str) -> Iterator[bool]:
         path: The run directory.
     """
     try:
-        fd = os.open(os.path.join(path, CLOSING_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        fd = _closing_lock(path)
     except OSError:
         yield is_open(Run.read(path))
         return

@@ -17,8 +17,12 @@ RUN, EXIT, EVENTS, REPORT = "run.json", "exit.json", "events.jsonl", "report.jso
 MASKS = "masks.json"
 LATEST = "latest"
 OPEN = ".open"
-"""In the log directory: an empty file for each run that has no ``exit.json`` yet, so that the next run finds those
-whose supervisor died without reading every directory."""
+"""In the log directory: an empty file for each run that is not yet reported, so that the next run finds those whose
+supervisor or reporter died without reading every directory."""
+TELLING = ".telling"
+"""In the run directory, from before ``report.json`` is written until a mail is in the spool or sent."""
+TOLD = ".told"
+"""In the run directory, where the report of a run that was told of is not on the disk, or is elsewhere."""
 SCHEMA = 1
 
 DIRECTORY_MODE = 0o750
@@ -202,7 +206,7 @@ class RunDirectory:
                 return
 
     def mark_closed(self) -> None:
-        """``exit.json`` is there: no survivor needs to look."""
+        """The run is reported: no survivor needs to look."""
         try:
             posix.unlink(self._marker)
         except OSError:
@@ -331,7 +335,7 @@ class RunDirectory:
 
 
 def interrupted(log_directory: str, limit: int = 1000) -> list[str]:
-    """Runs whose supervisor seems to be gone, and that nobody has closed: quick, and to be looked at more closely.
+    """Runs whose supervisor seems to be gone, and that nobody has reported: quick, and to be looked at more closely.
 
     Args:
         log_directory: Where run directories are kept.
@@ -347,7 +351,9 @@ def interrupted(log_directory: str, limit: int = 1000) -> list[str]:
         return []
     for run_id in marks:
         path = f"{log_directory}/{run_id}"
-        if not _there(f"{path}/{RUN}") or (_there(f"{path}/{EXIT}") and _there(f"{path}/{REPORT}")):
+        reported = _there(f"{path}/{REPORT}") and not _there(f"{path}/{TELLING}")
+        done = _there(f"{path}/{EXIT}") and (reported or _there(f"{path}/{TOLD}"))
+        if done or not _there(f"{path}/{RUN}"):
             try:
                 posix.unlink(f"{log_directory}/{OPEN}/{run_id}")
             except OSError:

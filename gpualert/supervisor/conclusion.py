@@ -8,11 +8,12 @@ import time
 from gpualert.rundir import jsontext
 from gpualert.rundir.assembly import NAME as LOG_NAME
 from gpualert.rundir.clock import now_us, rfc3339
-from gpualert.rundir.writer import EXIT, REPORT, SCHEMA
+from gpualert.rundir.writer import EXIT, REPORT, SCHEMA, TOLD
 from gpualert.supervisor import launch, message, quiet, reporter, signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpualert.rundir.writer import RunDirectory
     from gpualert.supervisor.supervision import Supervision
 
 DISK_PATIENCE_S = 10.0
@@ -33,6 +34,8 @@ def conclude(run: Supervision) -> None:
     unreported: list[bool] = []
     verdict = _verdict(run)
 
+    first_place = run.journal.directory.path if run.journal.directory is not None else ""
+
     def last() -> None:
         facts.update(_exit_facts(run))
         if not _write_exit(run, facts):
@@ -47,6 +50,8 @@ def conclude(run: Supervision) -> None:
         start_sweep(run)
     _leave_group(run, facts)
     done = b"" if unreported or run.journal.directory is None else _report(run)
+    if run.journal.directory is not None and (unreported or reporter.TOLD in done):
+        _close(run.journal.directory, first_place)
     if run.message is not None and reporter.MESSAGE_WRITTEN not in done:
         try:
             run.message.plain(verdict, run.journal.directory.path if run.journal.directory else None)
@@ -56,6 +61,16 @@ def conclude(run: Supervision) -> None:
         _show(run, verdict)
     if posix.getpid() == 1:
         _let_sweep_end(run)
+
+
+def _close(directory: RunDirectory, first_place: str) -> None:
+    """The run is reported: no survivor shall do it again, nor where it was before its volume failed."""
+    if directory.path != first_place:
+        try:
+            posix.close(posix.open(f"{first_place}/{TOLD}", posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o640))
+        except OSError:
+            pass  # the volume takes nothing at all; should it come back, the run is told of twice
+    directory.mark_closed()
 
 
 def _leave_group(run: Supervision, facts: dict[str, object]) -> None:
@@ -154,7 +169,6 @@ def _write_exit(run: Supervision, facts: dict[str, object]) -> bool:
     except OSError as error:
         run.trouble.report(f"cannot write {directory.path}/{EXIT} ({error.strerror})")
         return False
-    directory.mark_closed()
     return log is None or not log.incomplete
 
 

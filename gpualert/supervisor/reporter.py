@@ -17,7 +17,7 @@ DEADLINE_AFTER_STOP_S = 5.0
 GRACE_S = 1.0
 """Between the reporter's SIGTERM and its SIGKILL; both lie before the deadline."""
 
-REPORTED, MESSAGE_WRITTEN, SHOWN = b"r", b"t", b"p"
+REPORTED, MESSAGE_WRITTEN, SHOWN, TOLD = b"r", b"t", b"p", b"m"
 """What the reporter writes into its progress pipe, step by step."""
 
 _START = "import sys; sys.path.append(sys.argv.pop(1)); from gpualert.report.{module} import main; main()"

@@ -249,3 +249,5 @@ MISBEHAVIOURS: dict[str, Callable[[socket.socket], None]] = {
     "takes almost nothing": lambda c: dialogue(c, {b"EHLO": MULTI}),
 }
 """Servers in plain text that take no mail."""
+REFUSING = ("refuses the recipient", "refuses after the data")
+"""Those among them that take this mail never, whatever comes later."""
