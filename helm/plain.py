@@ -49,7 +49,7 @@ PLAIN = (
     ),
     Plain(
         SOURCE / "k8s" / "watch" / "watch.yaml",
-        "# What helm/gpualert renders (python helm/plain.py). It is configured by the ConfigMap gpualert of k8s/base.\n",
+        "# What helm/gpualert renders (python helm/plain.py). Its configuration is the ConfigMap of k8s/base.\n",
         ("watch.yaml",),
         "gpualert",
         "watch.enabled=true",

@@ -188,9 +188,9 @@ def test_wrong_values_are_refused(values: list[str], why: str) -> None:
 def test_every_kustomization_is_accepted_by_the_api_server(namespace: Namespace, path: Path, tmp_path: Path) -> None:
     built = namespace.run("kustomize", str(path.parent))
     # The overlay's namespace is not made by a dry run.
-    own = built.replace("namespace: team-a", f"namespace: {namespace.name}").replace(
-        "name: team-a", f"name: {namespace.name}"
-    )
+    own = built
+    for name in ("team-a", "gpualert"):
+        own = re.sub(f"^( *namespace: |  name: ){name}$", rf"\g<1>{namespace.name}", own, flags=re.MULTILINE)
     namespace.run("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=own)
     text = tmp_path / "all.yaml"
     text.write_text("\n---\n".join(part for part in own.split("\n---\n") if "MutatingAdmissionPolicy" not in part))
