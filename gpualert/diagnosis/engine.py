@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpualert.diagnosis.reader import Mask
 
-AFTER_BYTES = 128 << 10
+AFTER_BYTES, BEFORE_BYTES = 128 << 10, 8 << 10
 EVIDENCE_MAX = 6
 CHAINS_MAX = 24
 PROGRESS_LINES = 2
@@ -99,7 +99,7 @@ class _Case:
         self.scan = Scan(log, rules, mask)
         self._mask = mask
         self._progress_after: dict[tuple[int, int | None], bool] = {}
-        self._progress: dict[int, list[tuple[int, int | None]]] = {}
+        self._progress: dict[int, list[tuple[int, int | None, str]]] = {}
         tables = [hit for hit in self.scan.hits if hit.rule.id == TABLE_RULE]
         self._first_rank = torchrun.first_rank(log, tables[-1].offset) if tables else None
 
@@ -137,9 +137,22 @@ class _Case:
         if any(hit.line == error.line for hit in inside):
             return None  # a wrapper, which says nothing by itself
         rule = next(rule for rule in self.rules.rules if rule.id == EXCEPTION_RULE)
+        return Candidate(Hit(rule, error.line, last.offset, self._shown(error), last.rank), rule.level)
+
+    def _spliced(self, chains: Sequence[traceback.Chain]) -> list[Hit]:
+        """Exceptions that no rule could see, because another process's line was spliced into theirs."""
+        seen = {hit.line for hit in self.scan.hits if hit.rule.level > LEVELS["wrapper"]}
+        rule = next(rule for rule in self.rules.rules if rule.id == EXCEPTION_RULE)
+        return [
+            Hit(rule, error.line, chain.offset, self._shown(error), chain.rank)
+            for chain in chains
+            for error in chain.exceptions
+            if error.spliced and error.line not in seen
+        ]
+
+    def _shown(self, error: traceback.Exception_) -> str:
         text = f"{error.name}: {error.message}" if error.message else error.name
-        shown = self._mask(text) if self._mask else text
-        return Candidate(Hit(rule, error.line, last.offset, shown, last.rank), rule.level)
+        return self._mask(text) if self._mask else text
 
     def _overruled(self, best: Candidate) -> bool:
         """Whether what the facts say explains the matched text away (a stop signal and the errors it makes)."""
@@ -157,6 +170,7 @@ class _Case:
         exact = {hit.offset for hit in self.scan.hits if hit.rule.level not in (LEVELS["generic"], LEVELS["wrapper"])}
         # Where the same line says something more exact, that an exception was raised says nothing.
         telling = [h for h in self.scan.hits if h.rule.level != LEVELS["generic"] or h.offset not in exact]
+        telling += self._spliced(chains)
         probing = {line for chain in final for line in traceback.probed(chain)}
         inside = [hit.rule.level for hit in telling if hit.rule.level and _around(hit, final) is not None]
         naming = [(chain, self._shown_in(chain, telling)) for chain in final]
@@ -248,21 +262,26 @@ class _Case:
     def _went_on(self, line: int, offset: int, rank: int | None) -> bool:
         """Whether training went on after a place in the log; that another rank still trained for a while is no sign."""
         if (line, rank) not in self._progress_after:
+            chunks = range(max(offset - BEFORE_BYTES, 0) // CHUNK, (offset + AFTER_BYTES) // CHUNK + 1)
+            near = [row for chunk in chunks for row in self._progress_in(chunk)]
+            # What was printed word for word before, the other ranks print of the same step.
+            before = {text for place, _, text in near if offset - BEFORE_BYTES < place <= offset}
             shown = (
-                its
-                for chunk in range(offset // CHUNK, (offset + AFTER_BYTES) // CHUNK + 1)
-                for place, its in self._progress_in(chunk)
-                if offset < place < offset + AFTER_BYTES and (rank is None or its in (None, rank))
+                text
+                for place, its, text in near
+                if offset < place < offset + AFTER_BYTES
+                and (rank is None or its in (None, rank))
+                and text not in before
             )
             # One line may have been written before, by the other stream: they are read apart.
             self._progress_after[line, rank] = len(list(islice(shown, PROGRESS_LINES))) == PROGRESS_LINES
         return self._progress_after[line, rank]
 
-    def _progress_in(self, chunk: int) -> list[tuple[int, int | None]]:
-        """Where in a chunk of the log training went on, with the ranks; what belongs to a traceback is no progress."""
+    def _progress_in(self, chunk: int) -> list[tuple[int, int | None, str]]:
+        """Where in a chunk of the log training went on, by whom, in which words; tracebacks hold no progress."""
         if chunk not in self._progress:
             self._progress[chunk] = [
-                (offset, unprefixed(text)[0])
+                (offset, *unprefixed(text))
                 for offset, text in line_starts(self.log, chunk)
                 if not text.startswith(" ") and _PROGRESS.search(text) and not _TROUBLE.search(text)
             ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from gpualert.diagnosis.reader import lines_from
@@ -18,6 +18,8 @@ DURING = "During handling of the above exception, another exception occurred:"
 REGION_BYTES = 256 << 10
 
 _EXCEPTION = re.compile(r"^(?:[|+\s]*)((?:[A-Za-z_]\w*\.)*[A-Z_a-z]\w*)(?:: (.*)|:?$)")
+# Another process's line came in between: `KeyErrorstep 3 loss 6.0`, and `: 'input_ids'` on the next line.
+_SPLICED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*?(?:Error|Exception|Interrupt))(?=[a-z\[({\d])")
 _FRAME = re.compile(r'^\s*(?:[|+]\s*)*File "')
 
 
@@ -29,6 +31,7 @@ class Exception_:  # noqa: N801  (Exception is taken)
         name: Its qualified name as printed.
         message: The rest of its first line.
         line: The line's number in the log.
+        spliced: Another process's line was spliced into its own.
         chained: It came up while another was handled, or was caused by it (``DURING`` or ``CAUSED_BY``).
     """
 
@@ -36,6 +39,7 @@ class Exception_:  # noqa: N801  (Exception is taken)
     message: str
     line: int
     chained: str = ""
+    spliced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,11 @@ def _parse_lines(lines: Iterable[tuple[int, str]], offset: int, first: int, rank
             continue
         if inside and text.strip() and not text.startswith((" ", "|", "+")) and not _FRAME.match(text):
             found = _EXCEPTION.match(text)
-            if found:
+            spliced = _SPLICED.match(text) if found is None else None
+            if spliced:
+                exceptions.append(Exception_(spliced[1], "", first + number, chained, spliced=True))
+                last, inside, chained, quiet = first + number, False, "", 0
+            elif found:
                 exceptions.append(Exception_(found[1], found[2] or "", first + number, chained))
                 last, inside, chained, quiet = first + number, False, "", 0
             else:
@@ -123,6 +131,8 @@ def _parse_lines(lines: Iterable[tuple[int, str]], offset: int, first: int, rank
         elif CAUSED_BY in text or DURING in text:
             chained = CAUSED_BY if CAUSED_BY in text else DURING
         elif exceptions and not inside and text.strip():
+            if exceptions[-1].spliced and not exceptions[-1].message and text.startswith(": "):
+                exceptions[-1] = replace(exceptions[-1], message=text[2:])
             quiet += 1
             if quiet > 200 or (quiet > 3 and not chained and _FRAME.match(text)):
                 break

@@ -13,6 +13,16 @@ from gpualert.diagnosis import Diagnosis, Facts, diagnose, excerpt, traceback
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
 
 
+def test_an_exception_into_which_another_rank_printed_is_read() -> None:
+    log = (
+        b'step 2 loss 6.0\nTraceback (most recent call last):\n  File "t.py", line 11, in <module>\n    x()\n'
+        b"KeyErrorstep 3 loss 6.000\n: 'input_ids'\nstep 3 loss 6.000\n"
+        b"RuntimeError: [pair.cc:598] Connection closed by peer [127.0.0.1]:721\n"
+    )
+    found = diagnose(log, Facts(exit_code=1))
+    assert (found.cls, found.summary) == ("traceback", "KeyError: 'input_ids'")
+
+
 def of(log: str, **facts: object) -> Diagnosis:
     facts.setdefault("exit_code", 1)
     return diagnose(log.encode(), Facts(**facts))  # type: ignore[arg-type]
