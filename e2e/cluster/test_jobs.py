@@ -110,7 +110,7 @@ def test_a_preemption_is_no_crash(namespace: Namespace) -> None:
 
 
 def test_an_active_deadline_is_no_crash(namespace: Namespace) -> None:
-    manifest = job("late", ["sleep", "600"], spec="  activeDeadlineSeconds: 6\n")
+    manifest = job("late", ["sleep", "600"], spec="  activeDeadlineSeconds: 25\n")
     namespace.apply(inject(manifest, "--log-volume", f"hostPath:{namespace.logs}"))
     namespace.until(lambda: (namespace.runs()[0] / "report.json").exists(), "the report")
     assert namespace.report()["diagnosis"]["class"] == "terminated"

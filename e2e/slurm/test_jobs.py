@@ -295,7 +295,7 @@ def test_a_requeued_job_is_watched_through_and_its_attempt_is_named(bench: Bench
     bench.slurm.ask("scontrol", "update", f"job={job}", "StartTime=now")
     stdout, _ = watcher.communicate(timeout=240)
     row = json.loads(stdout)
-    assert (watcher.returncode, row["incident"]["attempt"], row["diagnosis"]["class"]) == (1, 1, "cuda_oom")
+    assert (watcher.returncode, row["incident"]["attempt"], row["diagnosis"]["class"]) == (1, 1, "cuda_oom"), row
     assert Path(row["directory"]).name == f"slurm-{job}-1"
     assert row["facts"][0]["message"] == "Slurm requeued the job once before this attempt"
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,6 +148,10 @@ def _place(log_dir: str | None, settings: Settings) -> str:
     raise _Unusable(f"{failure}: name another one by --log-dir")
 
 
+LATE_LINES_S = 3.0
+"""A file server shows a log's last lines late: a job that just ended without a word is looked at once more."""
+
+
 class _Reporter:
     """Reports jobs one by one as they end."""
 
@@ -184,6 +189,9 @@ class _Reporter:
             self._succeeded(named, records, title)
             return
         judged = judging.judged(named, records, self._patterns, self._asked, self._rules)
+        if judged.verdict.cls == "unknown":
+            time.sleep(LATE_LINES_S)
+            judged = judging.judged(named, records, self._patterns, self._asked, self._rules)
         directory = telling.directory_of(self._log_dir, named, records, judged.job.id)
         try:
             kept = telling.keep_and_tell(directory, judged, self._settings, self._mask, click.echo)
