@@ -145,10 +145,13 @@ class Scan:
             return piece
         if len(window.raw) == len(window.wide):
             return self._mask(piece)
-        # What is cut off is masked with it; then as much as the longest secret can have left there is cut again.
-        text = self._mask(clean(window.wide))
-        after = len(text) - SECRET_MAX if window.cut_after else len(text)
-        return text[SECRET_MAX if window.cut_before else 0 : after]
+        # What is cut off is masked with it; then as much as the longest secret can have left there is cut again, in
+        # bytes, as the window was.
+        wide = self._mask(clean(window.wide)).encode("utf-8", "replace")
+        after = len(wide) - SECRET_MAX if window.cut_after else len(wide)
+        text = wide[SECRET_MAX if window.cut_before else 0 : max(after, 0)].decode("utf-8", "ignore")
+        # Where escapes were most of it, nothing may be left: the half that lies far from the cut.
+        return text or self._mask(piece)[: len(piece) // 2]
 
     def _last_of(self, log: BinaryIO, searched: Searched) -> Iterator[Hit]:
         """The last matches of what matches everywhere, from the blocks that were noted."""

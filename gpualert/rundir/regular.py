@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import posix
 
-_KIND, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000
+_KIND, _REGULAR, _DIRECTORY, _CHARACTERS = 0o170000, 0o100000, 0o040000, 0o020000
+_NULL = 0x103  # the device 1:3 (Linux, devices.txt)
 _PIECE = 1 << 18
 
 
@@ -22,8 +23,10 @@ def opened(path: str) -> int:
         raise OSError(errno.EINVAL, "a NUL in its name", path)
     # Without O_NONBLOCK the opening of a pipe waits for somebody who writes into it.
     fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY)
-    kind = posix.fstat(fd).st_mode & _KIND
-    if kind == _REGULAR:
+    state = posix.fstat(fd)
+    kind = state.st_mode & _KIND
+    # /dev/null is how people say "no file", and it ends at once.
+    if kind == _REGULAR or (kind == _CHARACTERS and state.st_rdev == _NULL):
         return fd
     posix.close(fd)
     if kind == _DIRECTORY:
