@@ -6,7 +6,7 @@
 # Without a network: a base that has python3, gcc and musl-tools, and wheels in ./wheelhouse (`./dev wheelhouse`).
 
 # What the bundle is made from: its interpreter and libraries come from here.
-ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
+ARG BASE_IMAGE=debian:bookworm-slim
 
 FROM ${BASE_IMAGE} AS build
 RUN command -v python3 >/dev/null && command -v musl-gcc >/dev/null || { \

@@ -4,7 +4,7 @@
 #   bundle/airgap.sh [BASE_IMAGE]     BASE_IMAGE: a Debian 12 that the site's builder has (see the Dockerfile)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-base=${1:-docker.io/library/debian:bookworm-slim}
+base=${1:-debian:bookworm-slim}
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' gpualert/__init__.py)
 name=gpualert-airgap-$version-$(uname -m)
 kit=build/$name
