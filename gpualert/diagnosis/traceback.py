@@ -19,7 +19,7 @@ REGION_BYTES = 256 << 10
 
 _EXCEPTION = re.compile(r"^(?:[|+\s]*)((?:[A-Za-z_]\w*\.)*[A-Z_a-z]\w*)(?:: (.*)|:?$)")
 # Another process's line came in between: `KeyErrorstep 3 loss 6.0`, and `: 'input_ids'` on the next line.
-_SPLICED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*?(?:Error|Exception|Interrupt))(?=[a-z\[({\d])")
+_SPLICED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*?(?:Error|Exception|Interrupt))(?=[a-z\[\d]|[A-Z]\w*Error)")
 _FRAME = re.compile(r'^\s*(?:[|+]\s*)*File "')
 
 
