@@ -284,7 +284,8 @@ def test_the_components_of_a_heterogeneous_job_are_one_job(bench: Bench) -> None
 
 
 def test_a_requeued_job_is_watched_through_and_its_attempt_is_named(bench: Bench) -> None:
-    job = bench.submit(f'[ "$SLURM_RESTART_COUNT" ] && {{ echo "{OOM}"; exit 1; }}; sleep 300', "--requeue")
+    # Slurm's last words on the first attempt may come late, and overwrite what the second prints into the same file.
+    job = bench.submit(f'[ "$SLURM_RESTART_COUNT" ] && {{ sleep 4; echo "{OOM}"; exit 1; }}; sleep 300', "--requeue")
     bench.slurm.wait_running(job)
     watcher = subprocess.Popen(
         bench.argv("--format", "json", job), env=bench.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
