@@ -284,16 +284,16 @@ def test_the_components_of_a_heterogeneous_job_are_one_job(bench: Bench) -> None
 
 
 def test_a_requeued_job_is_watched_through_and_its_attempt_is_named(bench: Bench) -> None:
-    # Slurm's last words on the first attempt may come late, and overwrite what the second prints into the same file.
-    job = bench.submit(f'[ "$SLURM_RESTART_COUNT" ] && {{ sleep 4; echo "{OOM}"; exit 1; }}; sleep 300', "--requeue")
-    bench.slurm.wait_running(job)
+    job = bench.submit(f'[ "$SLURM_RESTART_COUNT" ] && {{ echo "{OOM}"; exit 1; }}; echo begun; sleep 300', "--requeue")
+    log = bench.place / f"job{bench.count}" / f"slurm-{job}.out"
+    wait_until(lambda: log.exists() and "begun" in log.read_text(), "the first attempt")
     watcher = subprocess.Popen(
         bench.argv("--format", "json", job), env=bench.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     bench.slurm.ask("scontrol", "requeue", str(job))
     wait_until(lambda: bench.slurm.state(job) == "PENDING", "the job to be queued again")
-    # Slurm holds a requeued job back for two minutes.
-    bench.slurm.ask("scontrol", "update", f"job={job}", "StartTime=now")
+    # Slurm holds a requeued job back for two minutes; started in the second of its requeue, slurmd takes it for killed.
+    bench.slurm.ask("scontrol", "update", f"job={job}", "StartTime=now+3")
     stdout, _ = watcher.communicate(timeout=240)
     row = json.loads(stdout)
     assert (watcher.returncode, row["incident"]["attempt"], row["diagnosis"]["class"]) == (1, 1, "cuda_oom"), row
