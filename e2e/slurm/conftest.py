@@ -19,7 +19,7 @@ __all__ = ["accepting"]
 def slurm() -> Iterator[Slurm]:
     """A running Slurm."""
     if not available():
-        pytest.skip("needs root, slurmctld, slurmd, slurm-client and munge")
+        pytest.fail("needs root, slurmctld, slurmd, slurm-client and munge")
     # A socket's path may have 107 characters.
     cluster = Slurm(Path(tempfile.mkdtemp(prefix="slurm-")))
     try:

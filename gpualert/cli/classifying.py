@@ -25,6 +25,16 @@ class Directories(click.types.StringParamType):
     envvar_list_splitter = ","
 
 
+rules_option = click.option(
+    "--rules",
+    type=Directories(),
+    multiple=True,
+    metavar="DIR",
+    envvar="GPUALERT_RULES",
+    help="Directories with rules of your own.",
+)
+
+
 @contextlib.contextmanager
 def _answering() -> Iterator[None]:
     """What cannot be written to standard output is said in one line; a reader that has gone is none of that."""
@@ -58,14 +68,7 @@ def rulebook(directories: tuple[str, ...]) -> Rulebook:
 @click.option(
     "--batch", metavar="FILE.jsonl", help='Objects {"id","log","exit_code","signal"}, one a line; - is stdin.'
 )
-@click.option(
-    "--rules",
-    type=Directories(),
-    multiple=True,
-    metavar="DIR",
-    envvar="GPUALERT_RULES",
-    help="Directories with rules of your own.",
-)
+@rules_option
 @click.argument("log", nargs=-1)
 def classify(
     exit_code: int | None,
@@ -138,14 +141,7 @@ def _as_text(answer: dict[str, Any], *, named: bool) -> str:
 
 
 @click.command()
-@click.option(
-    "--rules",
-    type=Directories(),
-    multiple=True,
-    metavar="DIR",
-    envvar="GPUALERT_RULES",
-    help="Directories with rules of your own.",
-)
+@rules_option
 @click.option(
     "--format",
     "form",

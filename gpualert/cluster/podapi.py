@@ -13,14 +13,14 @@ import ssl
 import threading
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
+
+from gpualert.cluster import event
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 CONDITION = "gpualert.dev/"
 STRATEGIC = "application/strategic-merge-patch+json"
 TIMEOUT_S = 2.0
-MESSAGE_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +86,13 @@ class PodApi:
 
     def event(self, report: dict[str, Any]) -> dict[str, Any]:
         """The Event on the pod."""
-        now = _now()
-        diagnosis = report["diagnosis"]
-        return {
-            "metadata": {"generateName": f"{self.pod[:50]}.gpualert-", "namespace": self.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": self.namespace,
-                "name": self.pod,
-            },
-            "reason": "".join(part.capitalize() for part in diagnosis["class"].split("_")),
-            "message": _message(report),
-            "type": "Warning",
-            "source": {"component": "gpualert"},
-            "reportingComponent": "gpualert.dev/run",
-            "reportingInstance": self.pod[:128],
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        return event.body(
+            {"generateName": f"{self.pod[:50]}.gpualert-", "namespace": self.namespace},
+            {"apiVersion": "v1", "kind": "Pod", "namespace": self.namespace, "name": self.pod},
+            report["diagnosis"],
+            "gpualert.dev/run",
+            self.pod,
+        )
 
     def _ask(self, method: str, path: str, kind: str, body: dict[str, Any]) -> int:
         with open(os.path.join(self.account, "token"), encoding="utf-8") as file:
@@ -131,19 +118,10 @@ def condition(report: dict[str, Any]) -> dict[str, Any]:
         "type": CONDITION + diagnosis["family"],
         "status": "True",
         "reason": diagnosis["class"],
-        "message": _message(report),
-        "lastTransitionTime": _now(),
+        "message": event.message_of(diagnosis),
+        "lastTransitionTime": event.now(),
     }
     return {"status": {"conditions": [row]}}
-
-
-def _message(report: dict[str, Any]) -> str:
-    diagnosis = report["diagnosis"]
-    return f"{diagnosis['class']}: {diagnosis['summary']}"[:MESSAGE_MAX]
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Saying:

@@ -262,13 +262,17 @@ class _Case:
     def _went_on(self, line: int, offset: int, rank: int | None) -> bool:
         """Whether training went on after a place in the log; that another rank still trained for a while is no sign."""
         if (line, rank) not in self._progress_after:
-            chunks = range(max(offset - BEFORE_BYTES, 0) // CHUNK, (offset + AFTER_BYTES) // CHUNK + 1)
-            near = [row for chunk in chunks for row in self._progress_in(chunk)]
             # What was printed word for word before, the other ranks print of the same step.
-            before = {text for place, _, text in near if offset - BEFORE_BYTES < place <= offset}
+            before = {
+                text
+                for chunk in range(max(offset - BEFORE_BYTES, 0) // CHUNK, offset // CHUNK + 1)
+                for place, _, text in self._progress_in(chunk)
+                if offset - BEFORE_BYTES < place <= offset
+            }
             shown = (
                 text
-                for place, its, text in near
+                for chunk in range(offset // CHUNK, (offset + AFTER_BYTES) // CHUNK + 1)
+                for place, its, text in self._progress_in(chunk)
                 if offset < place < offset + AFTER_BYTES
                 and (rank is None or its in (None, rank))
                 and text not in before

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpualert.incident.model import Finding, Rank
 from gpualert.report import building, making, recall
 from gpualert.report.timeline import seconds_of
-from gpualert.rundir import survivor
+from gpualert.rundir import regular, shapes, survivor
 from gpualert.rundir.reader import Run
 from gpualert.rundir.writer import replace_file
 from gpualert.supervisor.membership import name_of
@@ -98,15 +96,6 @@ class Members:
         )
 
 
-def server_now(directory: str) -> float:
-    """The time by the clock of the file server that holds ``directory``; by ours where nothing can be written."""
-    try:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:
-        return time.time()
-
-
 def read(directory: str) -> Members:
     """Read a group.
 
@@ -116,7 +105,7 @@ def read(directory: str) -> Members:
     Raises:
         OSError: It cannot be listed.
     """
-    now, members, troubles = server_now(directory), [], []
+    now, members, troubles = survivor.server_now(directory), [], []
     for name in sorted(os.listdir(directory)):
         if not name.startswith("rank-") or not name.endswith(".json"):
             continue
@@ -147,9 +136,9 @@ def _mtime(path: str) -> float | None:
 
 def _json(path: str) -> dict[str, Any] | None:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            value = json.loads(file.read(MAX_JSON))
-    except (OSError, ValueError, RecursionError):
+        data = regular.content(path, MAX_JSON)
+        value = shapes.loads((data or b"").decode("utf-8", "replace"))
+    except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -20,6 +20,7 @@ from gpualert.group import members
 from gpualert.incident import judge
 from gpualert.incident.naming import printed
 from gpualert.report import incident
+from gpualert.rundir import survivor
 from gpualert.rundir.writer import REPORT, make_directories
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def _claimed(path: str) -> Iterator[bool]:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
-        age = members.server_now(os.path.dirname(path)) - os.stat(path).st_mtime
+        age = survivor.server_now(os.path.dirname(path)) - os.stat(path).st_mtime
         if age < CLAIM_STALE_S:
             yield False
             return

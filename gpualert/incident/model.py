@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -204,7 +204,6 @@ class Verdict:
     suggestions: tuple[str, ...] = ()
     retryable: bool = False
     node_suspect: bool = False
-    others: tuple[str, ...] = field(default=())
 
     @property
     def roots(self) -> tuple[Rank, ...]:

@@ -264,7 +264,7 @@ class _Incident:
         finding = Finding("unknown", "unknown")
         single = [*suspects] if len(suspects) == 1 and not self.missing else []
         text = f"{who} said nothing; {noticed}"
-        return self._verdict(finding, single, text, DOUBT, silent=suspects)
+        return self._verdict(finding, single, text, DOUBT)
 
     # -- the answer ----------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,6 @@ class _Incident:
         *,
         same: Sequence[Rank] = (),
         stopped: Sequence[Rank] = (),
-        silent: Sequence[Rank] = (),
     ) -> Verdict:
         known = self.rules.classes.get(finding.cls)
         advice = finding.suggestions or (known.advice if known else ())
@@ -296,7 +295,6 @@ class _Incident:
             tuple(advice),
             finding.retryable or bool(known and known.retryable),
             node_suspect,
-            tuple(named([rank]) for rank in silent),
         )
 
     def _role(self, rank: Rank, roots: Sequence[Rank], same: Sequence[Rank], stopped: Sequence[Rank]) -> Role:

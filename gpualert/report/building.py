@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
 from gpualert.report import quotes, timeline
 from gpualert.report.timeline import seconds_of
+from gpualert.rundir.clock import now_us, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from gpualert.config import Problem, Settings
     from gpualert.diagnosis import Diagnosis
@@ -176,7 +177,7 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
         "artifacts": [],
         "notifications": [],
         "trouble": [*(said if isinstance(said, list) else []), *trouble],
-        "made_at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "made_at": rfc3339(now_us()),
         "gpualert": __version__,
     }
     found = masked(report, redaction)

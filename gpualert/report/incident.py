@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpualert import __version__
 from gpualert.incident.naming import printed
 from gpualert.report import building, making
+from gpualert.rundir.clock import now_us, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from gpualert.supervisor.redaction import Redaction
 
 NO_QUOTES: dict[str, list[Any]] = {"context": [], "traceback": [], "tail": []}
-SILENT_ROLES = ("silent",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def build(
         "artifacts": [],
         "notifications": [],
         "trouble": trouble,
-        "made_at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "made_at": rfc3339(now_us()),
         "gpualert": __version__,
     }
     found = building.masked(report, redaction)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpualert.report import incident, making, quotes, wording
+from gpualert.report import incident, quotes, wording
 from gpualert.rundir.writer import REPORT
 from gpualert.slurm.judging import attempt
 
@@ -127,8 +127,6 @@ def keep_and_tell(
     Raises:
         OSError: The directory cannot be made or written.
     """
-    from gpualert.notify import anybody, tell  # noqa: PLC0415  (email and smtplib are slow to import)
-
     os.makedirs(directory, mode=0o750, exist_ok=True)
     with _alone(directory):
         before = _read(directory)
@@ -137,14 +135,7 @@ def keep_and_tell(
             return Kept(directory, before, f"told already{f' at {at}' if at else ''}")
         report = build(judged, mask)
         # Told and then killed: the next one tells again. Never told is worse.
-        making.write(directory, report)
-        outcome = ""
-        if making.wanted(report, settings) and anybody(settings):
-            deadline = time.monotonic() + settings.report.deadline
-            told = tell(directory, "ended", report, settings, [], mask, deadline, say)
-            report["notifications"] = [entry.as_dict() for entry in told]
-            outcome = "; ".join(entry.summary() for entry in told if entry.summary())
-            making.write(directory, report)
+        outcome = incident.tell(directory, report, settings, mask, time.monotonic() + settings.report.deadline, say)
         return Kept(directory, report, outcome)
 
 

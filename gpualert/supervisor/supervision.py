@@ -249,10 +249,15 @@ class Supervision:
             what = "rank" if facts.get("rank") is None else "job (GPUALERT_GROUP_ID)"
             self.trouble.report(f"--group-dir is ignored: no variable tells the {what}")
             return
-        from gpualert.supervisor.membership import Membership  # noqa: PLC0415  (only where it is wanted)
+        from gpualert.rundir import location  # noqa: PLC0415  (only where it is wanted)
+        from gpualert.supervisor.membership import Membership  # noqa: PLC0415
 
+        try:
+            parent = location.absolute(parent)
+        except OSError:
+            pass  # somebody has removed the working directory
         settle = self.told.duration("group.settle") or 0
-        self.membership = Membership(_absolute(parent), facts, directory.path, settle, self.trouble)
+        self.membership = Membership(parent, facts, directory.path, settle, self.trouble)
         try:
             self.membership.start(lambda: signals.wake(main))
         except RuntimeError:
@@ -476,13 +481,6 @@ class Supervision:
     def ended_rfc3339(self) -> str:
         """When the child ended."""
         return rfc3339(self.ended_us)
-
-
-def _absolute(path: str) -> str:
-    try:
-        return path if path.startswith("/") else f"{posix.getcwd()}/{path}"
-    except OSError:
-        return path
 
 
 def _load_the_rest() -> None:

@@ -109,7 +109,7 @@ class Assessor:
         Args:
             entry: The life that broke first.
         """
-        log = entry.log if entry.log is not None else None
+        log = entry.log
         if log is None and not entry.gone and entry.life.state.get("kind") == "terminated":
             log = self._tail(entry, QUOTED_LINES, QUOTED_BYTES)
         lines = (log or b"").decode("utf-8", "replace").splitlines()[-QUOTED_LINES:]

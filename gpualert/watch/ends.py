@@ -52,9 +52,7 @@ class Life:
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self.state.get("kind") == "terminated" or (
-            self.pod["phase"] in ("Failed", "Succeeded") and self.state.get("kind") != "terminated"
-        )
+        return self.state.get("kind") == "terminated" or self.pod["phase"] in ("Failed", "Succeeded")
 
     @property
     def failed(self) -> bool:

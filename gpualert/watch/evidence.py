@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 BEFORE_S = 120.0
 """What a node said so long before the attempt began is about an earlier one."""
 LOST_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready", "node.kubernetes.io/out-of-service")
-DRAIN_TAINTS = ("node.kubernetes.io/unschedulable",)
 _SAYS_SOMETHING = ("evicted", "node_lost", "oom_killer")
 
 

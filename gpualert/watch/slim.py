@@ -136,8 +136,7 @@ def job(raw: Object) -> Object:
             "deleted": meta.get("deletionTimestamp"),
             "labels": _some(meta.get("labels"), LABELS),
             "annotations": {
-                **_some(meta.get("annotations"), ANNOTATIONS),
-                **{k: v for k, v in (meta.get("annotations") or {}).items() if str(k).startswith("gpualert.dev/")},
+                key: text for key, text in (meta.get("annotations") or {}).items() if key.startswith("gpualert.dev/")
             },
             "owner": {key: controller.get(key) for key in ("apiVersion", "kind", "name", "uid")}
             if controller

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.report import building, incident
+from gpualert.rundir.clock import now_us, rfc3339
 
 if TYPE_CHECKING:
     from gpualert.watch.marks import Mark
@@ -82,7 +82,7 @@ def digest(namespace: str, reports: list[dict[str, Any]], per_hour: int) -> dict
     classes = ", ".join(f"{count} {cls}" for cls, count in sorted(counts.items(), key=lambda item: -item[1]))
     suspects = sorted({str(r["run"]["node"]) for r in reports if r["diagnosis"]["node_suspect"] and r["run"]["node"]})
     first = max(reports, key=lambda report: report["diagnosis"]["confidence"])
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    now = rfc3339(now_us())
     rows = [_row(report) for report in reports[:ROWS_MAX]]
     text = f"{len(reports)} more incidents in {namespace}: {classes}"
     if suspects:

@@ -6,9 +6,9 @@ import contextlib
 import hashlib
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from gpualert.cluster import event
 from gpualert.cluster.apierror import ApiError
 from gpualert.notify import anybody
 from gpualert.report import making
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAIL_S = 30.0
 """How long telling of one incident may take."""
-EVENT_MAX = 1000
 RECIPIENTS = "gpualert.dev/email-to"
 
 
@@ -57,30 +56,21 @@ class Teller:
             uid: Its uid.
             report: The incident's report.
         """
-        diagnosis, told = report["diagnosis"], report["incident"]
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        told = report["incident"]
         digest = hashlib.sha256(f"{told['id']} {told['revision']}".encode()).hexdigest()[:16]
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{owner.name[:200]}.gpualert-{digest}", "namespace": owner.namespace},
-            "involvedObject": {
+        body = event.body(
+            {"name": f"{owner.name[:200]}.gpualert-{digest}", "namespace": owner.namespace},
+            {
                 "apiVersion": owner.api_version,
                 "kind": owner.kind,
                 "namespace": owner.namespace,
                 "name": owner.name,
                 "uid": uid,
             },
-            "reason": "".join(part.capitalize() for part in diagnosis["class"].split("_"))[:120],
-            "message": f"{diagnosis['class']}: {diagnosis['summary']}"[:EVENT_MAX],
-            "type": "Warning",
-            "source": {"component": "gpualert"},
-            "reportingComponent": "gpualert.dev/watch",
-            "reportingInstance": "gpualert-watch",
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+            report["diagnosis"],
+            "gpualert.dev/watch",
+            "gpualert-watch",
+        )
         try:
             self.api.post(f"/api/v1/namespaces/{owner.namespace}/events", body, repeatable=True)
         except ApiError as error:

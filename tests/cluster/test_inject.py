@@ -7,10 +7,10 @@ import re
 import subprocess
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import PYTHON, REPOSITORY
+from manifest_texts import pods
 from ruamel.yaml import YAML
 
 POD = """\
@@ -87,32 +87,13 @@ def _injected(text: str, *arguments: str) -> str:
     return done.stdout
 
 
-def _pods(text: str) -> list[dict[str, Any]]:
-    """Every pod spec in a stream."""
-    found: list[dict[str, Any]] = []
-
-    def look(node: Any) -> None:
-        if isinstance(node, dict):
-            if isinstance(node.get("containers"), list):
-                found.append(node)
-            for value in node.values():
-                look(value)
-        elif isinstance(node, list):
-            for value in node:
-                look(value)
-
-    for document in YAML(typ="safe").load_all(text):
-        look(document)
-    return found
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_twice_the_same_and_taken_out_exactly(kind: str) -> None:
     text = _manifest(kind)
     once = _injected(text)
     assert _injected(once) == once
     assert _injected(once, "--remove") == text
-    for pod in _pods(once):
+    for pod in pods(once):
         main, proxy = pod["containers"]
         assert main["command"] == ["/gpualert/bin/gpualert", "run", "--", "python", "train.py", "--pod=$(POD)"]
         assert main["args"] == ["--epochs", "3"]
@@ -139,7 +120,7 @@ def test_other_options_bring_it_up_to_date() -> None:
     changed = _injected(_injected(text), *options)
     assert changed == _injected(text, *options)
     assert _injected(changed, "--remove") == text
-    (pod,) = _pods(changed)
+    (pod,) = pods(changed)
     assert pod["imagePullSecrets"] == [{"name": "site"}]
     install, attend = pod["initContainers"]
     assert (install["image"], install["imagePullPolicy"]) == ("registry.site/gpualert:1", "IfNotPresent")
@@ -154,7 +135,7 @@ def test_other_options_bring_it_up_to_date() -> None:
 
 def test_annotations_say_the_same_for_one() -> None:
     text = _manifest("Job", annotations="gpualert.dev/notify: never\ngpualert.dev/log-volume: hostPath:/var/runs\n")
-    (pod,) = _pods(_injected(text))
+    (pod,) = pods(_injected(text))
     assert {v["name"]: v for v in pod["volumes"]}["gpualert-log"]["hostPath"]["path"] == "/var/runs"
     left_out = _manifest("Job", annotations="gpualert.dev/inject: 'false'\n")
     assert _injected(left_out) == left_out
@@ -166,15 +147,16 @@ def test_annotations_say_the_same_for_one() -> None:
 
 def test_which_container() -> None:
     pod = POD.replace("    image: envoy\n", "    image: envoy\n    command: [envoy]\n")
-    assert [len(c["command"]) for c in _pods(_injected(_manifest("Job", pod)))[0]["containers"]] == [6, 1]
+    assert [len(c["command"]) for c in pods(_injected(_manifest("Job", pod)))[0]["containers"]] == [6, 1]
     assert [
-        len(c["command"]) for c in _pods(_injected(_manifest("Job", pod), "--container", "proxy"))[0]["containers"]
+        len(c["command"]) for c in pods(_injected(_manifest("Job", pod), "--container", "proxy"))[0]["containers"]
     ] == [3, 4]
-    assert [
-        len(c["command"]) for c in _pods(_injected(_manifest("Job", pod), "--container", "*"))[0]["containers"]
-    ] == [6, 4]
+    assert [len(c["command"]) for c in pods(_injected(_manifest("Job", pod), "--container", "*"))[0]["containers"]] == [
+        6,
+        4,
+    ]
     text = _manifest("Pod", pod, annotations="kubectl.kubernetes.io/default-container: proxy\n")
-    assert [len(c["command"]) for c in _pods(_injected(text))[0]["containers"]] == [3, 4]
+    assert [len(c["command"]) for c in pods(_injected(text))[0]["containers"]] == [3, 4]
     done = _run(_manifest("Job", pod), "--container", "nobody")
     assert (done.returncode, "there is no container nobody (there are main, proxy)" in done.stderr) == (1, True)
 
@@ -239,11 +221,11 @@ def test_lists_and_streams() -> None:
     item = textwrap.indent(_manifest("Job").partition("\n")[2], "    ")
     text = f"apiVersion: v1\nkind: List\nitems:\n  - {item.lstrip()}"
     once = _injected(text)
-    assert len(_pods(once)) == 1
+    assert len(pods(once)) == 1
     assert "gpualert-install" in once
     assert _injected(once) == once
     stream = _manifest("Job") + "---\n" + _manifest("CronJob")
-    assert len([pod for pod in _pods(_injected(stream)) if "initContainers" in pod]) == 2
+    assert len([pod for pod in pods(_injected(stream)) if "initContainers" in pod]) == 2
     assert _injected(_injected(stream), "--remove") == stream
 
 
@@ -256,7 +238,7 @@ def test_as_a_kustomize_function() -> None:
     )
     written = YAML(typ="safe").load(_injected(text))
     assert written["kind"] == "ResourceList"
-    (pod,) = _pods(json.dumps(written["items"]))
+    (pod,) = pods(json.dumps(written["items"]))
     assert [c["name"] for c in pod["initContainers"]] == ["gpualert-install", "gpualert-attend"]
     assert pod["initContainers"][0]["image"] == "site/gpualert:2"
 
