@@ -36,6 +36,7 @@ TEMPLATE = """\
 # progress_every = "6h"           # also tell how it is doing; default: never
 # urls = []                       # chats and pagers by Apprise: "slack://...", "ntfys://ntfy.example.org/gpu"
 # urls_file = "/etc/gpualert/urls"   # the same, one a line, in a file that others cannot read
+# repeats = "digest"              # the same failure again without progress: one mail for several; or "all"
 
 [email]
 {to}
@@ -87,6 +88,16 @@ TEMPLATE = """\
 [group]
 # dir = "/shared/gpualert"        # ranks that share it make one report and send one mail
 # settle = "60s"                  # after the first failure, for ranks that live on
+
+[hang]
+# after = "30m"                   # without output or work; 0: never
+# warmup = "10m"                  # not watched so long after the start
+# action = "notify"               # or "terminate"
+
+[telemetry]
+# collect = true                  # measure GPUs, memory and progress beside the run
+# textfile = "/var/lib/node_exporter/textfile"   # for node-exporter
+# otlp = "http://otel-collector.example.org:4318"   # OpenTelemetry over HTTP
 
 [watch]
 # namespaces = []                 # default: all

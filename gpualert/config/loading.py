@@ -38,6 +38,7 @@ _VARIABLES |= {
     "GPUALERT_EMAIL_KEEP": "email.keep",
     "GPUALERT_NOTIFY_URLS": "notify.urls",
     "GPUALERT_NOTIFY_URLS_FILE": "notify.urls_file",
+    "GPUALERT_NOTIFY_REPEATS": "notify.repeats",
     "GPUALERT_WEBHOOK_URL": "webhook.url",
     "GPUALERT_WEBHOOK_SECRET": "webhook.secret",
     "GPUALERT_WEBHOOK_SECRET_FILE": "webhook.secret_file",

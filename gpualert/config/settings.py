@@ -110,6 +110,7 @@ class Notify(Section):
     progress_every: Annotated[float, BeforeValidator(_duration), Field(ge=10, le=1e10)] | None = None
     urls: Urls = Field(default=[], repr=False)
     urls_file: str | None = None
+    repeats: Literal["digest", "all"] = "digest"
 
 
 class Email(Section):
@@ -180,6 +181,22 @@ class Group(Section):
     settle: Duration = 60.0
 
 
+class Hang(Section):
+    """``[hang]``: when a silent run is taken for a hanging one, and what is done then."""
+
+    after: Duration = 1800.0
+    warmup: Duration = 600.0
+    action: Literal["notify", "terminate"] = "notify"
+
+
+class Telemetry(Section):
+    """``[telemetry]``: what is measured beside the run, and where it goes."""
+
+    collect: bool = True
+    textfile: str | None = None
+    otlp: SecretUrl | None = Field(default=None, repr=False)
+
+
 class Watch(Section):
     """``[watch]``: the watcher in a cluster."""
 
@@ -219,6 +236,8 @@ class Settings(Section):
     artifacts: Artifacts = Artifacts()
     run: Run = Run()
     group: Group = Group()
+    hang: Hang = Hang()
+    telemetry: Telemetry = Telemetry()
     watch: Watch = Watch()
     report: Report = Report()
     diagnosis: Diagnosis = Diagnosis()

@@ -233,6 +233,64 @@ OPTIONS: tuple[Option, ...] = (
         "How long after the first failure the ranks that still live wait for each other. Default: 60s.",
     ),
     Option(
+        "hang.after",
+        "--hang-after",
+        "GPUALERT_HANG_AFTER",
+        "duration",
+        1800.0,
+        DURATION,
+        "Tell of a run that has neither printed nor worked for this long, or for three times the longest pause that it "
+        "has come back from. 0: never. Default: 30m.",
+    ),
+    Option(
+        "hang.warmup",
+        "--hang-warmup",
+        "GPUALERT_HANG_WARMUP",
+        "duration",
+        600.0,
+        DURATION,
+        "How long after its start a run is not watched for hangs. Default: 10m.",
+    ),
+    Option(
+        "hang.action",
+        "--hang-action",
+        "GPUALERT_HANG_ACTION",
+        "choice",
+        "notify",
+        "notify|terminate",
+        "What to do with a run that hangs: tell, or also end it (SIGTERM, then SIGKILL after --kill-after). "
+        "Default: notify.",
+        ("notify", "terminate"),
+    ),
+    Option(
+        "telemetry.collect",
+        "",
+        "GPUALERT_TELEMETRY",
+        "switch",
+        True,
+        "",
+        "Do not measure GPUs, memory and progress beside the run, nor look for hangs.",
+        off_flag="--no-telemetry",
+    ),
+    Option(
+        "telemetry.textfile",
+        "--textfile",
+        "GPUALERT_TEXTFILE",
+        "path",
+        None,
+        "DIR",
+        "Keep the run's figures in DIR as a file for node-exporter's textfile collector. Default: none.",
+    ),
+    Option(
+        "telemetry.otlp",
+        "--otlp",
+        "GPUALERT_OTLP",
+        "text",
+        None,
+        "URL",
+        "OpenTelemetry collector (OTLP over HTTP) that gets the run's figures. Default: none.",
+    ),
+    Option(
         "dry_run",
         "--dry-run",
         "",
@@ -252,9 +310,9 @@ HELP_FLAGS = ("-h", "--help")
 _OTHERS = (
     # The reporter's settings.
     "EMAIL_FROM EMAIL_KEEP SMTP_HOST SMTP_PORT SMTP_SECURITY SMTP_USERNAME SMTP_PASSWORD SMTP_PASSWORD_FILE "
-    "SMTP_CA_FILE SMTP_HELO SMTP_TIMEOUT NOTIFY_URLS NOTIFY_URLS_FILE WEBHOOK_URL WEBHOOK_SECRET WEBHOOK_SECRET_FILE "
-    "WEBHOOK_CA_FILE WEBHOOK_TIMEOUT ARTIFACTS_ROOT ARTIFACTS_CHANGED_ONLY ARTIFACTS_ORDER ARTIFACTS_ZIP_OVER "
-    "ARTIFACTS_MAX_FILE ARTIFACTS_MAX_TOTAL RULES "
+    "SMTP_CA_FILE SMTP_HELO SMTP_TIMEOUT NOTIFY_URLS NOTIFY_URLS_FILE NOTIFY_REPEATS WEBHOOK_URL WEBHOOK_SECRET "
+    "WEBHOOK_SECRET_FILE WEBHOOK_CA_FILE WEBHOOK_TIMEOUT ARTIFACTS_ROOT ARTIFACTS_CHANGED_ONLY ARTIFACTS_ORDER "
+    "ARTIFACTS_ZIP_OVER ARTIFACTS_MAX_FILE ARTIFACTS_MAX_TOTAL RULES "
     # Facts.
     "CONFIG POD_NAME POD_NAMESPACE NODE_NAME JOB_NAME CONTAINER_NAME CONTAINERS COMPLETIONS GROUP_ID JOB_UID"
 )

@@ -1,0 +1,1 @@
+"""What is measured beside a run, by a process of its own: GPUs, memory, processes, progress, hangs."""
