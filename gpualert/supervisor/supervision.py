@@ -481,7 +481,7 @@ class Supervision:
         drain.drain(self)
         grace = self.told.duration("run.orphan_grace") or 0
         if grace:
-            orphans.end_leftovers(grace, self.pause)
+            orphans.end_leftovers(grace, self.pause, self.collector.pid if self.collector is not None else 0)
         conclusion.conclude(self)
 
     def failed(self, error: Exception) -> None:
