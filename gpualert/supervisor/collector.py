@@ -54,9 +54,10 @@ class Collector:
         progress: How far the training is, as a phrase; empty where that is not known.
         hang: The run hangs now; None while it does not.
         due: What the main thread has to tell of: ``hang``, ``hang-over``, or nothing.
+        again: It is the second one of its run.
     """
 
-    __slots__ = ("_hold", "_rest", "_told", "_trouble", "_wake", "due", "hang", "pid", "progress")
+    __slots__ = ("_hold", "_rest", "_told", "_trouble", "_wake", "again", "due", "hang", "pid", "progress")
 
     def __init__(
         self, run_directory: str, task: Mapping[str, object], trouble: Trouble, wake: Callable[[], None]
@@ -75,6 +76,7 @@ class Collector:
             OSError: There are too many open files.
         """
         self.progress = ""
+        self.again = not task["gpus"]
         self.hang: Hang | None = None
         self.due = ""
         self._rest = b""
@@ -163,20 +165,35 @@ class Collector:
         # What waits in the kernel for a dead file server takes no signal: then nobody would hear of it.
         run.timers["unkillable"] = run.timers["kill"] + UNKILLABLE_S
 
-    def ended(self, pid: int) -> None:
+    def ended(self, pid: int, run: Supervision) -> None:
         """A process of ours has ended: perhaps this one.
+
+        A driver's library may have crashed it: then another one goes on without the GPUs.
 
         Args:
             pid: Its process id.
+            run: The run.
         """
-        if pid == self.pid:
-            self.pid = 0
+        if pid != self.pid:
+            return
+        self.pid = 0
+        if self._hold >= 0 and run.ending is None:
+            if self.again:
+                self._trouble.report("measuring the run has failed twice: only its output and its end are watched")
+            else:
+                run.timers["collect"] = time.monotonic()
 
     def finish(self) -> None:
         """Let it take its last sample and end."""
         if self._hold >= 0:
             posix.close(self._hold)
             self._hold = -1
+
+    def close(self) -> None:
+        """Give its descriptors back: it has died."""
+        self.finish()
+        told, self._told = self._told, -1
+        posix.close(told)
 
     def wait(self, pause: Callable[[float], set[int]]) -> None:
         """Wait a moment for its end; one that hangs in a driver is left behind, and ends by itself.
@@ -198,30 +215,35 @@ def start(run: Supervision) -> None:
     directory, scribe = run.journal.directory, run.scribe
     if directory is None or scribe is None or scribe.inline:
         return
+    died = run.collector
     due = run.launched_at + WITHOUT_GPU_AFTER_S
-    if time.monotonic() < due and not _has_gpu(run.journal.facts.get("gpus")):
+    if died is None and time.monotonic() < due and not _has_gpu(run.journal.facts.get("gpus")):
         run.timers["collect"] = due
         return
     main = _thread.get_ident()
+    task = _task(run, gpus=died is None)
     try:
-        run.collector = Collector(directory.path, _task(run), run.trouble, lambda: signals.wake(main))
+        run.collector = Collector(directory.path, task, run.trouble, lambda: signals.wake(main))
     except (launch.ForkError, launch.LaunchError, OSError) as error:
         run.trouble.report(f"cannot measure the run ({error}): only its output and its end are watched")
         return
     scribe.collector = run.collector
+    if died is not None:
+        died.close()
 
 
 def _has_gpu(told: object) -> bool:
     return bool(told) or any(files.exists(path) for path in _GPU_DEVICES)
 
 
-def _task(run: Supervision) -> dict[str, object]:
+def _task(run: Supervision, *, gpus: bool) -> dict[str, object]:
     """What the collector has to know."""
     told = run.told
     return {
         "child": run.child,
         "supervisor": posix.getpid(),
         "launched_us": run.launched_us,
+        "gpus": gpus,
         "hang_after_s": told.duration("hang.after") or 0,
         "hang_warmup_s": told.duration("hang.warmup") or 0,
         "textfile": told.text("telemetry.textfile"),

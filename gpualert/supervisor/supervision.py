@@ -406,7 +406,7 @@ class Supervision:
                     self._ended.add(pid)
                     self.sweeper = 0 if pid == self.sweeper else self.sweeper
                     if self.collector is not None:
-                        self.collector.ended(pid)
+                        self.collector.ended(pid, self)
             elif posix.WIFSTOPPED(code) or posix.WIFCONTINUED(code):
                 self._job.child_changed(code)
             elif self.ending is None:

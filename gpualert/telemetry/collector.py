@@ -42,6 +42,7 @@ TEXTFILE_EVERY_S = 15.0
 SCENE_S = 25.0
 """How long the stacks of a hanging job may take."""
 GPU_END_S = 0.8
+FDS_MAX = 1 << 16
 
 
 class Collector:
@@ -71,7 +72,7 @@ class Collector:
         self._rhythm = Rhythm(task.hang_after_s, task.hang_warmup_s) if task.hang_after_s else None
         self._thinning = Thinning()
         self._group = ControlGroup()
-        self._gpus = GpuWatch(dict(os.environ))
+        self._gpus = GpuWatch(dict(os.environ) if task.gpus else None)
         self._kernel = KernelLog(since_us=task.launched_us)
         every = min(LOOK_EVERY_S, max(task.hang_after_s / 10, LOOK_AT_LEAST_S)) if task.hang_after_s else LOOK_EVERY_S
         self._every_s = every
@@ -247,6 +248,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with the run, also when all that is left over is ended
     os.nice(10)
     task = Task.parse(sys.argv[1:])
+    # Descriptors of the job that we were born with: whoever waits for their end must not wait for ours.
+    os.closerange(3, max(task.tell, 3))
+    os.closerange(max(task.tell + 1, 3), FDS_MAX)
     Collector(task, Record(task.directory)).run()
     os._exit(0)  # a thread may be held by the driver
 

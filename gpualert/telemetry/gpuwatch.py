@@ -25,11 +25,11 @@ class GpuWatch:
         vendor: Who made them; empty where there are none.
     """
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str] | None) -> None:
         """Start to watch.
 
         Args:
-            environment: The job's variables, which tell which GPUs are its own.
+            environment: The job's variables, which tell which GPUs are its own; None for none.
         """
         self.ready = threading.Event()
         self.inventory: list[dict[str, object]] = []
@@ -47,6 +47,8 @@ class GpuWatch:
 
     def _watch(self) -> None:
         try:
+            if self._environment is None:
+                return
             from gpualert.gpu.devices import open_devices  # noqa: PLC0415  (only in this thread: loading may hang)
 
             devices = open_devices(self._environment)

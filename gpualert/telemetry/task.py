@@ -12,9 +12,8 @@ _SHAPE = shapes.table(
         **dict.fromkeys(("child", "supervisor", "launched_us"), shapes.whole),
         **dict.fromkeys(("hang_after_s", "hang_warmup_s"), shapes.seconds),
         "textfile": shapes.text,
-        "otlp": shapes.switch,
+        **dict.fromkeys(("gpus", "otlp"), shapes.switch),
     },
-    {"child": 0, "supervisor": 0, "launched_us": 0, "hang_after_s": 0.0, "hang_warmup_s": 0.0, "otlp": False},
 )
 
 
@@ -27,6 +26,7 @@ class Task:
         tell: The descriptor that takes what the supervisor acts on; -1 for none.
         child: The command's process id.
         supervisor: The supervisor's process id.
+        gpus: The driver may be asked; it has not crashed an earlier collector.
         launched_us: When the command was launched, in microseconds since 1970.
         hang_after_s: How long a silence makes a hang, in seconds; 0 for never.
         hang_warmup_s: How long after the launch that is not looked at, in seconds.
@@ -38,6 +38,7 @@ class Task:
     tell: int = -1
     child: int = 0
     supervisor: int = 0
+    gpus: bool = True
     launched_us: int = 0
     hang_after_s: float = 0.0
     hang_warmup_s: float = 0.0
@@ -56,5 +57,7 @@ class Task:
         """
         directory, tell, text = arguments
         told: Any = _SHAPE(shapes.loads(text))
-        known = {key: told[key] for key in cls.__dataclass_fields__ if key in told and key not in ("directory", "tell")}
+        if not isinstance(told, dict):
+            raise ValueError("the task is no object")
+        known = {key: told[key] for key in cls.__dataclass_fields__ if told.get(key) is not None}
         return cls(directory, int(tell), **known)
