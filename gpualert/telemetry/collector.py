@@ -6,6 +6,7 @@ of a core. It ends when the supervisor closes its end of a pipe.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -13,7 +14,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpualert.gpu import xid
 from gpualert.hang.rhythm import Moment, Rhythm
 from gpualert.progress import formats, text
 from gpualert.progress.tracker import Tracker
@@ -119,10 +119,8 @@ class Collector:
     def _tell(self, line: str) -> None:
         """Tell the supervisor."""
         if self._task.tell >= 0:
-            try:
+            with contextlib.suppress(OSError):  # it may be gone, or not listen
                 os.write(self._task.tell, self._mask(line).replace("\n", " ").encode("utf-8", "replace") + b"\n")
-            except OSError:
-                pass  # it is gone, or does not listen
 
     # -- one look ------------------------------------------------------------------------------------------------------
 

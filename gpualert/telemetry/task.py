@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
 from gpualert.rundir import shapes
 
 _SHAPE = shapes.table(
@@ -56,8 +54,6 @@ class Task:
             ValueError: They are something else.
         """
         directory, tell, text = arguments
-        told: Any = _SHAPE(shapes.loads(text))
-        if not isinstance(told, dict):
-            raise ValueError("the task is no object")
+        told = _SHAPE(shapes.loads(text))
         known = {key: told[key] for key in cls.__dataclass_fields__ if told.get(key) is not None}
         return cls(directory, int(tell), **known)

@@ -86,7 +86,7 @@ def test_a_run_is_sampled_until_its_end(plain: Gpualert) -> None:
     assert samples[0]["processes"] == 2  # the shell and cat
     assert samples[0]["rss"] > 100_000
     assert samples[-1]["log_bytes"] >= len("up\n")
-    assert [line for line in lines if line["kind"] == "peaks"][0]["processes"][0]["peak"] > 100_000
+    assert next(line for line in lines if line["kind"] == "peaks")["processes"][0]["peak"] > 100_000
     assert done.stderr == b""
 
 
