@@ -6,15 +6,17 @@ import os
 import shlex
 import sys
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpualert import config
 from gpualert.cli.output import Refused, format_option, harmless, json_text, print_json
-from gpualert.report import making, sweep, wording
+from gpualert.report import building, cost, hang, machine, making, recall, running, sweep, wording
 from gpualert.rundir import index, reader, survivor
 from gpualert.rundir.clock import rfc3339
+from gpualert.telemetry import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +70,9 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     found = find(run, log_dir)
     if survivor.is_open(found):
         if survivor.is_alive(found):
+            if hang.goes_on(record.read(found.path)):
+                _show_hanging(found, form)
+                return
             raise Refused(f"{found.run_id} is still running ({_follow(found, log_dir)} shows its output)")
         try:
             sweep.close_and_report(found.path, time.monotonic() + SURVIVOR_DEADLINE_S)
@@ -81,6 +86,26 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
         print_json(made, indent=1)
         return
     click.echo(harmless(_as_text(made, found.path)))
+
+
+def _show_hanging(run: Run, form: str) -> None:
+    """Show a run that hangs: what the alarm tells of it, as things stand now."""
+    log = making.logger(os.devnull)
+    mask, _ = recall.recalling(making.redaction(making.settings_of(run, log)), run.path)
+    made = building.running(running.so_far(run), datetime.now(UTC), mask)
+    if form == "json":
+        print_json(made, indent=1)
+        return
+    told = made["hang"]
+    lines = [
+        f"hangs: {hang.line(told)}",
+        f"{made['run'].get('name') or run.run_id}: running since "
+        f"{wording.duration(made['exit'].get('duration_s'))}, {wording.place(made['run'])}",
+    ]
+    lines += hang.text_lines(told)
+    lines += ["", "the last lines", *(f"  {line}" for line in made["quotes"]["tail"][-TAIL_LINES:])]
+    lines += ["", "what to do", *(f"  - {step}" for step in hang.advice(made, run.path))]
+    click.echo(harmless("\n".join([*lines, *_measured(made), "", f"kept in {run.path}"])))
 
 
 def _follow(run: Run, log_dir: str | None) -> str:
@@ -115,11 +140,13 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
     if shown:
         lines += ["", "evidence (line of output.log)"]
         lines += [f"  {e['line']:>8}  {e['text']}" for e in shown]
+    lines += hang.text_lines(made.get("hang"))
     tail = (made.get("quotes") or {}).get("tail") or []
     if not diagnosis.get("root") and diagnosis["class"] != "success" and tail:
         lines += ["", "the last lines"] + [f"  {line}" for line in tail[-TAIL_LINES:]]
     if diagnosis["suggestions"]:
         lines += ["", "what to do"] + [f"  - {suggestion}" for suggestion in diagnosis["suggestions"]]
+    lines += _measured(made)
     if made.get("artifacts"):
         lines += ["", "artifacts"]
         lines += [
@@ -134,6 +161,14 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
     if made.get("trouble"):
         lines += ["", "gpualert's own trouble"] + [f"  {line}" for line in made["trouble"]]
     return "\n".join([*lines, "", f"kept in {directory}"])
+
+
+def _measured(made: dict[str, Any]) -> list[str]:
+    """What was measured, as far as it is worth a word."""
+    lines = []
+    for head, rows in (("cost", cost.words(made.get("cost"))), ("machine", machine.lines(made.get("machine")))):
+        lines += ["", head, *(f"  {name:<14} {value}" for name, value in rows)] if rows else []
+    return lines
 
 
 @click.command()
@@ -165,6 +200,7 @@ def runs(log_dir: str | None, form: str, limit: int) -> None:
 
 def _row(run: Run) -> dict[str, Any]:
     state = "ended" if run.exit is not None else "running" if survivor.is_alive(run) else "interrupted"
+    state = "hanging" if state == "running" and hang.goes_on(record.read(run.path)) else state
     diagnosis = (run.report or {}).get("diagnosis") or {}
     seconds = run.exit.get("duration_s") if run.exit else None
     return {

@@ -6,6 +6,7 @@ made into lines of printable text before anybody shows it.
 
 from __future__ import annotations
 
+import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,34 @@ def shown(hang: Mapping[str, Any] | None, limit: int = LINES_MAX) -> dict[str, A
     }
 
 
+def advice(report: Mapping[str, Any], directory: str) -> list[str]:
+    """What to do about a run that hangs, and what gpualert does.
+
+    Args:
+        report: The report of the run so far.
+        directory: The run directory.
+    """
+    told, run = report.get("hang") or {}, report["run"]
+    pids = [pid for stack in (told.get("scene") or {}).get("stacks") or [] for pid in stack["pids"]]
+    follow, inside = f"gpualert logs --follow {shlex.quote(directory)}", ""
+    if run.get("pod"):
+        pod = f"-n {run.get('namespace') or 'default'} {run['pod']}"
+        follow, inside = f"kubectl logs -f {pod}", f"kubectl exec {pod} -- "
+    steps = [f"look at it: {follow}; stacks of now: {inside}py-spy dump --pid {pids[0] if pids else 'PID'}"]
+    if told.get("action") == "terminate":
+        steps.append(
+            "gpualert has sent SIGTERM and SIGKILL (hang.action = terminate), and it has not ended: something in it "
+            "waits in the kernel, for a file server or a device; only that, or the node's restart, ends it"
+        )
+    else:
+        steps.append(
+            "the job still runs, and gpualert leaves it alone; with hang.action = terminate (--hang-action) it would "
+            "have been ended: SIGTERM, then SIGKILL after --kill-after"
+        )
+    steps.append("if such a pause is usual here, raise hang.after (--hang-after); 0 turns the watch off")
+    return [wording.printable(step) for step in steps]
+
+
 def for_page(hang: Mapping[str, Any] | None, limit: int = LINES_MAX) -> dict[str, Any] | None:
     """What a template shows of a hang: ``line``, ``since`` and ``scene``; None where there is none.
 
@@ -183,6 +212,28 @@ def for_page(hang: Mapping[str, Any] | None, limit: int = LINES_MAX) -> dict[str
         "since": wording.printable(hang.get("since") or ""),
         "scene": shown(hang, limit),
     }
+
+
+def text_lines(hang: Mapping[str, Any] | None) -> list[str]:
+    """What was found there, as lines for a terminal; empty where nothing was.
+
+    Args:
+        hang: The report's ``hang``.
+    """
+    scene = shown(hang)
+    if scene is None:
+        return []
+    lines = ["", "NCCL's flight recorder", f"  {scene['flight']}"] if scene["flight"] else []
+    if scene["stacks"]:
+        lines += ["", "where it waits"]
+        for stack in scene["stacks"]:
+            lines += [f"  {stack['head']}", *(f"    {text}" for text in stack["lines"])]
+        lines += [f"  ... {scene['left']} lines more in telemetry.jsonl"] if scene["left"] else []
+    if scene["kernel"]:
+        lines += ["", "what the kernel says of the processes", *(f"  {text}" for text in scene["kernel"])]
+    if scene["ranks"]:
+        lines += ["", "what each rank printed last", *(f"  {rank:>5}  {text}" for rank, text in scene["ranks"])]
+    return [*lines, *(f"note: {text}" for text in scene["notes"])]
 
 
 def stacks_text(hang: Mapping[str, Any] | None) -> str:

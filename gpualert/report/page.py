@@ -41,7 +41,7 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("ended with", wording.ending(end) if end.get("ended_at") else None),
         ("took", wording.duration(end.get("duration_s")) if end.get("ended_at") else None),
         ("last output", end.get("last_output_at")),
-        ("GPUs", str(run["gpus"]) if isinstance(run.get("gpus"), int) else None),
+        ("GPUs", run["gpus"] if isinstance(run.get("gpus"), int) else (report.get("cost") or {}).get("gpus")),
         ("decisive line printed", (report.get("timeline") or {}).get("cause_at")),
         ("peak memory", wording.size(usage["max_rss_bytes"]) if usage.get("max_rss_bytes") else None),
         ("memory limit", wording.size(group["memory_limit"]) if group.get("memory_limit") else None),

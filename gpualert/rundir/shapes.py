@@ -262,7 +262,7 @@ STACK = table({"pids": listed(count), "names": listed(text), "text": text}, {"pi
 LAST_LINE = table({"rank": count, "line": text, "at": moment}, {"line": ""}, ("rank",))
 HANG = table(
     {
-        **dict.fromkeys(("state", "why"), text),
+        **dict.fromkeys(("state", "why", "action"), text),
         **dict.fromkeys(("silent_s", "step"), seconds),
         **dict.fromkeys(("at", "since"), moment),
         "scene": table(
