@@ -6,14 +6,14 @@ import os
 import shlex
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpualert import config
+from gpualert.cli import hanging
 from gpualert.cli.output import Refused, format_option, harmless, json_text, print_json
-from gpualert.report import building, cost, hang, machine, making, recall, running, sweep, wording
+from gpualert.report import hang, making, sweep, wording
 from gpualert.rundir import index, reader, survivor
 from gpualert.rundir.clock import rfc3339
 from gpualert.telemetry import record
@@ -71,7 +71,7 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     if survivor.is_open(found):
         if survivor.is_alive(found):
             if hang.goes_on(record.read(found.path)):
-                _show_hanging(found, form)
+                hanging.show(found, form)
                 return
             raise Refused(f"{found.run_id} is still running ({_follow(found, log_dir)} shows its output)")
         try:
@@ -86,26 +86,6 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
         print_json(made, indent=1)
         return
     click.echo(harmless(_as_text(made, found.path)))
-
-
-def _show_hanging(run: Run, form: str) -> None:
-    """Show a run that hangs: what the alarm tells of it, as things stand now."""
-    log = making.logger(os.devnull)
-    mask, _ = recall.recalling(making.redaction(making.settings_of(run, log)), run.path)
-    made = building.running(running.so_far(run), datetime.now(UTC), mask)
-    if form == "json":
-        print_json(made, indent=1)
-        return
-    told = made["hang"]
-    lines = [
-        f"hangs: {hang.line(told)}",
-        f"{made['run'].get('name') or run.run_id}: running since "
-        f"{wording.duration(made['exit'].get('duration_s'))}, {wording.place(made['run'])}",
-    ]
-    lines += hang.text_lines(told)
-    lines += ["", "the last lines", *(f"  {line}" for line in made["quotes"]["tail"][-TAIL_LINES:])]
-    lines += ["", "what to do", *(f"  - {step}" for step in hang.advice(made, run.path))]
-    click.echo(harmless("\n".join([*lines, *_measured(made), "", f"kept in {run.path}"])))
 
 
 def _follow(run: Run, log_dir: str | None) -> str:
@@ -146,7 +126,7 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
         lines += ["", "the last lines"] + [f"  {line}" for line in tail[-TAIL_LINES:]]
     if diagnosis["suggestions"]:
         lines += ["", "what to do"] + [f"  - {suggestion}" for suggestion in diagnosis["suggestions"]]
-    lines += _measured(made)
+    lines += hanging.measured(made)
     if made.get("artifacts"):
         lines += ["", "artifacts"]
         lines += [
@@ -161,14 +141,6 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
     if made.get("trouble"):
         lines += ["", "gpualert's own trouble"] + [f"  {line}" for line in made["trouble"]]
     return "\n".join([*lines, "", f"kept in {directory}"])
-
-
-def _measured(made: dict[str, Any]) -> list[str]:
-    """What was measured, as far as it is worth a word."""
-    lines = []
-    for head, rows in (("cost", cost.words(made.get("cost"))), ("machine", machine.lines(made.get("machine")))):
-        lines += ["", head, *(f"  {name:<14} {value}" for name, value in rows)] if rows else []
-    return lines
 
 
 @click.command()
