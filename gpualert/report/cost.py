@@ -91,7 +91,7 @@ def _idle(seen: Telemetry, span: Span | None, count: int) -> tuple[float | None,
         return count * idle if idle >= IDLE_WORTH_S else 0.0, "progress"
     idle, known = 0.0, False
     for (before, _), (after, gpus) in pairwise(gpu_samples(seen, span)):
-        shares = [gpu["utilization"] for gpu in gpus if "utilization" in gpu]
+        shares = [gpu["utilization"] for gpu in gpus if gpu.get("utilization") is not None]
         known = known or bool(shares)
         if 0 < after - before <= GAP_S:
             idle += (after - before) * sum(share < IDLE_PERCENT for share in shares)
@@ -107,7 +107,7 @@ def _energy(seen: Telemetry, span: Span | None) -> tuple[float | None, str | Non
         return None, None
     joules, known = 0.0, False
     for (before, _), (after, gpus) in pairwise(gpu_samples(seen, span)):
-        watts = [gpu["power_w"] for gpu in gpus if "power_w" in gpu]
+        watts = [gpu["power_w"] for gpu in gpus if gpu.get("power_w") is not None]
         if watts and 0 < after - before <= GAP_S:
             known = True
             joules += sum(watts) * (after - before)
