@@ -56,7 +56,7 @@ class PodApi:
         there = os.path.isfile(os.path.join(ACCOUNT, "token"))
         if not host or not port.isdigit() or not namespace or not pod or not there:
             return None
-        return cls(host, int(port), str(namespace), str(pod))
+        return cls(host, int(port), str(namespace), str(pod), ACCOUNT)
 
     def say(self, report: dict[str, Any]) -> list[str]:
         """Set the condition and write the Event of a run that has failed.
