@@ -54,7 +54,7 @@ def _write_file(directory: str, report: Mapping[str, Any], place: str) -> str:
 
 def _send(directory: str, endpoint: str, deadline: float) -> str:
     """In a process of its own: a name server that does not answer cannot be interrupted otherwise."""
-    if why := otlp.missing():
+    if why := otlp.hindrance(endpoint):
         return why
     left = min(otlp.DEADLINE_S, deadline - time.monotonic())
     command = reporter.interpreter()

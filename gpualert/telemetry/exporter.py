@@ -248,9 +248,5 @@ def _reason(said: str) -> str:
 
 def _shown(url: str) -> str:
     """A URL without what may be a secret in it."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return "the OTLP receiver"
-    return f"{parts.scheme}://{parts.hostname}{f':{port}' if port else ''}"
+    parts = urllib.parse.urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import time
+import urllib.parse
 from typing import TYPE_CHECKING
 
 from gpualert.rundir.reader import Run
@@ -25,12 +26,23 @@ VARIABLE = "GPUALERT_OTLP"
 EVERY_S, LOOK_S = 30.0, 2.0
 DEADLINE_S = 5.0
 """How long the end of a run waits for the export at most."""
-REQUEST_S = 2.0
-"""How long one request may take at the end: there are three."""
+REQUEST_S, END_REQUEST_S = 10.0, 2.0
+"""How long one request may take, tries together; at the end there are three."""
 
 
-def missing() -> str:
-    """A line of trouble where OpenTelemetry is not installed; empty where it is."""
+def hindrance(endpoint: str) -> str:
+    """A line of trouble where nothing can be sent at all: no such URL, or OpenTelemetry not installed.
+
+    Args:
+        endpoint: The receiver's base URL.
+    """
+    try:
+        parts = urllib.parse.urlsplit(endpoint)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        return "telemetry.otlp must be a URL such as http://otel-collector:4318: figures are not sent"
     for module in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         try:
             found = importlib.util.find_spec(module) is not None
@@ -55,7 +67,7 @@ def follow(run_directory: str, endpoint: str, every_s: float = EVERY_S) -> str:
     from gpualert.telemetry.exporter import Exporter  # noqa: PLC0415  (only where it is installed)
 
     parent, ending = os.getppid(), os.path.join(run_directory, EXIT)
-    exporter = Exporter(endpoint, Run.read(run_directory).facts, min(every_s, 10.0))
+    exporter = Exporter(endpoint, Run.read(run_directory).facts, REQUEST_S)
     following, figures, said, due = Following(run_directory), Figures(), "", time.monotonic()
     try:
         while os.getppid() == parent and not os.path.exists(ending):
@@ -93,7 +105,7 @@ def send_end(run_directory: str, endpoint: str) -> str:
         figures.add(line)
     following.close()
     figures.end(report.get("exit") or {}, report.get("diagnosis") or {})
-    exporter = Exporter(endpoint, facts, REQUEST_S)
+    exporter = Exporter(endpoint, facts, END_REQUEST_S)
     # What happened matters more than the last figures, should there be no time for both.
     return exporter.end(report) or exporter.figures(figures.state)
 
@@ -112,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     endpoint = os.environ.get(VARIABLE, "")
     if not endpoint:
         sys.exit(f"gpualert: {VARIABLE} names no receiver")
-    if why := missing():
+    if why := hindrance(endpoint):
         sys.exit(f"gpualert: {why}")
     trouble = send_end(told.directory, endpoint) if told.end else follow(told.directory, endpoint, told.every)
     if trouble and told.end:
