@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
+UNIT_MAX = 20
 _PER_SECOND = {"step": "steps", "batch": "batches", "it": "it", "samples": "samples", "epoch": "epochs"}
 
 
-def phrase(progress: dict[str, Any] | None) -> str:
+def phrase(progress: dict[str, Any] | None, *, pace: bool = True) -> str:
     """``step 41200 of 50000 (82 %), epoch 3, loss 1.873, 3.1 it/s, 42 % slower than before since 05:12Z``.
 
     Args:
         progress: What ``Tracker.state`` gives, or ``report.json`` holds.
+        pace: Say how fast it goes.
 
     Returns:
         The phrase; empty where nothing is known.
@@ -25,10 +27,10 @@ def phrase(progress: dict[str, Any] | None) -> str:
     elif _is_number(loss):
         parts.append(f"loss {_figures(loss)}")
     rate = progress.get("rate")
-    if _is_number(rate) and rate > 0 and progress.get("step") is not None:
-        unit = str(progress.get("unit") or "step")
+    if pace and _is_number(rate) and rate > 0 and progress.get("step") is not None:
+        unit = str(progress.get("unit") or "step")[:UNIT_MAX]
         parts.append(
-            f"{_figures(rate)} {_PER_SECOND.get(unit, unit)}/s" if rate >= 1 else f"{_figures(1 / rate)} s/{unit}"
+            f"{_figures(rate, 3)} {_PER_SECOND.get(unit, unit)}/s" if rate >= 1 else f"{_figures(1 / rate, 3)} s/{unit}"
         )
     parts.append(slower(progress))
     return ", ".join(part for part in parts if part)
@@ -95,18 +97,9 @@ def _brief(count: float) -> str:
     return "many"
 
 
-def _figures(value: float) -> str:
-    """Three or four figures, without an exponent where that reads well."""
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:.0f}" if size < 1e6 else f"{value:.3g}"
-    return (
-        f"{value:.3f}"
-        if 0.01 <= size < 10 and value != round(value, 1)
-        else f"{value:.1f}"
-        if size >= 0.1
-        else f"{value:.3g}"
-    )
+def _figures(value: float, figures: int = 4) -> str:
+    """A few figures, without an exponent where that reads well."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.{figures}g}"
 
 
 def _clock(moment: object) -> str:
