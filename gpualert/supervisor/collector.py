@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gpualert.rundir.logfile import OutputLog
     from gpualert.supervisor.supervision import Supervision
     from gpualert.supervisor.trouble import Trouble
 
@@ -183,8 +184,14 @@ class Collector:
             else:
                 run.timers.set("collect", time.monotonic())
 
-    def finish(self) -> None:
-        """Let it take its last sample and end."""
+    def finish(self, log: OutputLog | None = None) -> None:
+        """Let it take its last sample and end.
+
+        Args:
+            log: The output's log; None where there is none.
+        """
+        if log is not None:
+            self.tell(b"%d" % log.total)
         if self._hold >= 0:
             posix.close(self._hold)
             self._hold = -1
