@@ -254,6 +254,8 @@ class Collector:
         self._gpus.finish(GPU_END_S)
         self._take_inventory()
         sample, _ = self._sample(time.monotonic())
+        if not sample["processes"]:  # they have ended: nothing is known of how large they were just before
+            sample = {key: value for key, value in sample.items() if key not in ("rss", "processes", "threads")}
         self._thinning.add(sample)
         self._write_samples()
         self._note_events()
