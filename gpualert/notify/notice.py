@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
 
+from gpualert.progress import text as progress
 from gpualert.report import chart, cost, hang, machine, ranks, wording
 from gpualert.report.page import facts_table, headline
 
@@ -102,7 +103,8 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
     if kind == "started":
         what = f"started{where}"
     elif kind == "progress":
-        what = f"is running{where}{took.replace(' after ', ' since ')}"
+        got_to = progress.place(report.get("progress"))
+        what = f"is running{where}{took.replace(' after ', ' since ')}{': ' if got_to else ''}{got_to}"
     elif kind == "hang":
         what = f"hangs{where}: {_silence(report)}"
     elif kind == "hang-over":
@@ -120,7 +122,7 @@ def _silence(report: dict[str, Any]) -> str:
     told = report.get("hang") or {}
     first = one_line(str(told.get("why") or "")).partition("; ")[0][:100]
     what = first or f"nothing happens for {wording.duration(told.get('silent_s'))}"
-    step = told.get("step")
+    step = (report.get("progress") or {}).get("step", told.get("step"))
     return what + (f" (step {step:.0f})" if step is not None else "")
 
 
@@ -211,8 +213,10 @@ def _printable(value: Any) -> Any:
 def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
     """A few lines for a chat."""
     diagnosis, lines = report["diagnosis"], []
+    got_to = one_line(progress.phrase(report.get("progress"), pace=kind != "ended"))
     if kind == "ended":
         lines.append(one_line(diagnosis["summary"]))
+        lines += [f"got to {got_to}"] if got_to and diagnosis["class"] != "success" else []
         lines += [f"note: {one_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
         if diagnosis["root"]:
             lines.append(f"> {one_line(diagnosis['root']['text'])[:400]}")
@@ -223,6 +227,7 @@ def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
             spent = ", ".join(f"{name} {value}" for name, value in cost.words(report.get("cost")))
             lines += [hang.line(told), *([spent] if spent else [])]
             lines += [text for text in [(hang.shown(told) or {}).get("flight")] if text]
+        lines += [got_to] if got_to else []
         lines += [one_line(line)[:200] for line in report["quotes"]["tail"][-5:] if line.strip()]
         if kind == "hang":
             lines += [f"try: {step}" for step in hang.advice(report, directory)[:1]]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
-from gpualert.report import cost, hang, machine, quotes, timeline
+from gpualert.report import cost, hang, machine, progress, quotes, timeline
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.telemetry import record
@@ -177,6 +177,7 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
         "exit": run.exit or {},
         "diagnosis": diagnosis.as_dict(),
         "silent_s": facts.silent_s,
+        "progress": progress.of(run),
         **measured(run, facts.duration_s, facts.silent_s, root_line),
         "quotes": quotes.take(run.log_path, root_line, redaction),
         "artifacts": [],
@@ -206,6 +207,7 @@ def running(run: Run, now: datetime, redaction: Redaction) -> dict[str, Any]:
         "exit": run.exit or {},
         "diagnosis": None,
         "silent_s": silent,
+        "progress": progress.of(run, goes_on=True),
         **measured(run, _real((run.exit or {}).get("duration_s")), silent),
         "quotes": quotes.take(run.log_path, None, redaction),
         "artifacts": [],
