@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpualert.cli.output import harmless, print_json
-from gpualert.report import building, cost, hang, machine, making, recall, running, wording
+from gpualert.report import building, cost, hang, machine, making, recall, running, scene, wording
 
 if TYPE_CHECKING:
     from gpualert.rundir.reader import Run
@@ -44,7 +44,7 @@ def _text(made: dict[str, Any], run: Run) -> list[str]:
     return [
         f"hangs: {hang.line(told)}",
         f"{made['run'].get('name') or run.run_id}: {since}" + (f", {where}" if where else ""),
-        *hang.text_lines(told),
+        *scene.text_lines(told["scene"]),
         "",
         "the last lines",
         *(f"  {line}" for line in made["quotes"]["tail"][-TAIL_LINES:]),

@@ -14,7 +14,7 @@ from gpualert import config
 from gpualert.cli import hanging
 from gpualert.cli.output import Refused, format_option, harmless, json_text, print_json
 from gpualert.progress import text as progress_text
-from gpualert.report import hang, making, progress, sweep, wording
+from gpualert.report import hang, making, progress, scene, sweep, wording
 from gpualert.rundir import index, reader, survivor
 from gpualert.rundir.clock import rfc3339
 from gpualert.telemetry import record
@@ -125,7 +125,7 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
     if shown:
         lines += ["", "evidence (line of output.log)"]
         lines += [f"  {e['line']:>8}  {e['text']}" for e in shown]
-    lines += hang.text_lines(made.get("hang"))
+    lines += scene.text_lines((made.get("hang") or {}).get("scene"))
     tail = (made.get("quotes") or {}).get("tail") or []
     if not diagnosis.get("root") and diagnosis["class"] != "success" and tail:
         lines += ["", "the last lines"] + [f"  {line}" for line in tail[-TAIL_LINES:]]

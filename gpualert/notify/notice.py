@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jinja2
 
 from gpualert.progress import text as progress
-from gpualert.report import chart, cost, hang, machine, ranks, wording
+from gpualert.report import chart, cost, hang, machine, ranks, scene, wording
 from gpualert.report.page import facts_table, headline
 
 if TYPE_CHECKING:
@@ -191,8 +191,8 @@ def make(
     }
     name = {"ended": "mail", "hang": "hang"}.get(kind, "running")
     text, html = (_encodable(_templates().get_template(f"{name}.{form}").render(shown)) for form in ("txt", "html"))
-    stacks = hang.stacks_text(report.get("hang")) if kind in ("hang", "ended") else ""
-    attached = ((hang.STACKS_NAME, _encodable(stacks)),) if stacks else ()
+    stacks = scene.stacks_text((report.get("hang") or {}).get("scene")) if kind in ("hang", "ended") else ""
+    attached = ((scene.STACKS_NAME, _encodable(stacks)),) if stacks else ()
     return Notice(kind, report, title, _encodable(_short(kind, report, directory)), text, html, attached)
 
 
@@ -226,7 +226,7 @@ def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
         if kind == "hang" and told:
             spent = ", ".join(f"{name} {value}" for name, value in cost.words(report.get("cost")))
             lines += [hang.line(told), *([spent] if spent else [])]
-            lines += [text for text in [(hang.shown(told) or {}).get("flight")] if text]
+            lines += (scene.shown(told["scene"]) or {"flight": []})["flight"][:2]
         lines += [got_to] if got_to else []
         lines += [one_line(line)[:200] for line in report["quotes"]["tail"][-5:] if line.strip()]
         if kind == "hang":

@@ -276,27 +276,28 @@ MACHINE = table(
 )
 """The machine under a run."""
 
-STACK = table({"pids": listed(count), "names": listed(text), "text": text}, {"pids": list, "names": list}, ("text",))
-LAST_LINE = table({"rank": count, "line": text, "at": moment}, {"line": ""}, ("rank",))
+_STACK = table({"pids": listed(count), "names": listed(text), "text": text}, {"pids": list, "names": list}, ("text",))
+SCENE = table(
+    {
+        **dict.fromkeys(("stacks", "kernel"), listed(_STACK)),
+        "flight": listed(table({"text": text, "frames": listed(text)}, {"frames": list}, ("text",))),
+        "ranks": listed(table({"rank": count, "line": text, "at": moment}, {"line": ""}, ("rank",))),
+        "notes": listed(text),
+    },
+    dict.fromkeys(("stacks", "kernel", "flight", "ranks", "notes"), list),
+)
+"""What was found where a job hangs."""
 HANG = table(
     {
         **dict.fromkeys(("state", "why", "action"), text),
         **dict.fromkeys(("silent_s", "step"), seconds),
         **dict.fromkeys(("at", "since"), moment),
-        "scene": table(
-            {
-                "stacks": listed(STACK),
-                **dict.fromkeys(("processes", "kernel", "notes"), listed(text)),
-                "flight": text,
-                "ranks": listed(LAST_LINE),
-            },
-            {"stacks": list, "processes": list, "kernel": list, "flight": None, "ranks": list, "notes": list},
-        ),
+        "scene": SCENE,
     },
     {"why": "", "silent_s": None, "step": None, "scene": None},
     ("state",),
 )
-"""A hang, and what was found there."""
+"""A hang, as a report tells of it."""
 
 REPORT = table(
     {

@@ -23,13 +23,14 @@ from gpualert.telemetry.record import Record
 WHY = "no output for 31m; 8 processes used 0.2 % of one core; GPUs 0-7 at 0 %"
 SECRET = "hunter2-hunter2"
 STACK = f'Thread 12 (idle): "MainThread"\n    all_reduce (distributed_c10d.py:2501)\n    login (key="{SECRET}")'
+FLIGHT = "rank 5 never entered all_reduce #1234 (group default_pg)"
 SCENE: dict[str, Any] = {
     "stacks": [
         {"pids": list(range(11, 19)), "names": ["python train.py"], "text": STACK},
         {"pids": [30], "names": ["loader"], "text": "\n".join(f"frame {n} </pre>\x1b[31m" for n in range(300))},
     ],
-    "kernel": ["11 recv on tcp 10.0.0.3:29500"],
-    "flight": "rank 5 never entered all_reduce #1234 (group default_pg)",
+    "kernel": [{"pids": [11], "names": ["python"], "text": "main thread: recv on tcp 10.0.0.3:29500"}],
+    "flight": {"ranks": [0, 5], "groups": [{"text": FLIGHT, "frames": ["load (data.py:17)"]}]},
     "ranks": [{"rank": 5, "line": "loading shard 17"}],
     "notes": ["no native stacks: py-spy is missing"],
 }
@@ -103,11 +104,11 @@ def test_a_webhook_has_the_scene_and_a_chat_the_short_text(receiving: Callable[.
     assert (body["type"], body["data"]["diagnosis"]) == ("run.hang", None)
     told = body["data"]["hang"]
     assert (told["state"], told["step"], told["action"]) == ("suspected", 41200, "notify")
-    assert told["scene"]["flight"] == SCENE["flight"]
+    assert told["scene"]["flight"] == [{"text": FLIGHT, "frames": ["load (data.py:17)"]}]
     assert SECRET not in str(body)
     (said,) = (json.loads(body) for body in chat.bodies)
     assert said["type"] == "warning"
-    assert said["message"].splitlines()[:3] == [WHY, "GPU-hours 16.0, of them idle 4.1", SCENE["flight"]]
+    assert said["message"].splitlines()[:3] == [WHY, "GPU-hours 16.0, of them idle 4.1", FLIGHT]
 
 
 def test_going_on_is_told_to_those_who_heard_of_the_hang(accepting: Callable[..., Accepting], tmp_path: Path) -> None:
