@@ -15,7 +15,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gpualert.report import building, hang, making, recall
+from gpualert.report import building, making, recall
 from gpualert.report.running import so_far
 from gpualert.rundir import shapes
 from gpualert.rundir.reader import Run
@@ -44,14 +44,12 @@ def sound(directory: str, deadline: float) -> None:
         deadline: When to be done, on the monotonic clock.
     """
     log, run = making.logger(directory), Run.read(directory)
-    if run.exit is not None or not hang.goes_on(record.read(directory)):
+    if run.exit is not None or _is_over(directory):
         return
     settings = making.settings_of(run, log)
     mask, _ = recall.recalling(making.redaction(settings), directory)
     report = building.running(so_far(run), datetime.now(UTC), mask)
-    if report["hang"] is None:
-        return
-    report["hang"]["action"] = settings.hang.action
+    report["hang"] = {**(report["hang"] or _unrecorded(report)), "action": settings.hang.action}
     with _locked(directory, deadline) as fd, making.step(log, "tell of the hang"):
         saying = _say_to_cluster(report)
         if _wanted(settings) and _is_first(run, settings):
@@ -94,6 +92,20 @@ def call_off(directory: str, deadline: float) -> None:
         _write(fd, {})
         for trouble in saying.finish(deadline) if saying is not None else []:
             log.info("API server", trouble=trouble)
+
+
+def _is_over(directory: str) -> bool:
+    last = record.read(directory).last("hang")
+    return last is not None and last.get("state") == "over"
+
+
+def _unrecorded(report: dict[str, Any]) -> dict[str, Any]:
+    """A hang of which the collector could write nothing down: the disk is full, perhaps that is why."""
+    since = report["exit"].get("last_output_at")
+    return {
+        "state": "suspected", "why": "", "since": since, "at": report["made_at"], "silent_s": report["silent_s"],
+        "step": None, "scene": None,
+    }  # fmt: skip
 
 
 def _wanted(settings: Settings) -> bool:

@@ -198,3 +198,16 @@ def test_in_a_pod_the_advice_reaches_into_it(accepting: Callable[..., Accepting]
     _tell(path, "hang", environment_for(server.port))
     text = fast_mail_parser.parse_email(server.inbox.mails[0]).text_plain[0]
     assert "kubectl logs -f -n ml llama-0; stacks of now: kubectl exec -n ml llama-0 -- py-spy dump --pid 11" in text
+
+
+def test_a_hang_that_could_not_be_written_down_is_told_all_the_same(
+    accepting: Callable[..., Accepting], tmp_path: Path
+) -> None:
+    server = accepting()
+    path = _hanging(tmp_path / "r")
+    (path / "telemetry.jsonl").write_bytes(b"\x00garbage")
+    _tell(path, "hang", environment_for(server.port))
+    mail = fast_mail_parser.parse_email(server.inbox.mails[0])
+    assert mail.subject.startswith("[gpualert] llama-7b hangs: nothing happens for ")
+    assert "the job still runs" in mail.text_plain[0]
+    assert mail.attachments == []
