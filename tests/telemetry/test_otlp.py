@@ -159,7 +159,7 @@ def test_a_receiver_that_refuses_is_quoted(plain: Gpualert, receiving: Receiving
     done = _fail(plain, f"http://127.0.0.1:{receiver.port}", OOM)
     assert done.returncode == 1
     (line,) = done.json("report.json")["trouble"]
-    assert line.startswith(f"cannot send to http://127.0.0.1:{receiver.port} (code: 401, reason: Unauthorized)")
+    assert line.startswith(f"cannot send to http://127.0.0.1:{receiver.port} (code: 401, ")
     assert receiver.paths == ["/v1/traces"]  # one that does not take the first is not asked again
 
 
@@ -258,8 +258,8 @@ def test_while_the_receiver_is_away_it_is_said_once_and_tried_again(tmp_path: Pa
     wait_until(lambda: len(receiver.paths) > 5, "requests")
     (directory / "exit.json").write_text("{}")
     _, said = process.communicate(timeout=60)
-    expected = f"gpualert: cannot send to http://127.0.0.1:{receiver.port} (code: 400, reason: Bad Request)\n"
-    assert said.decode() == expected
+    (line,) = said.decode().splitlines()
+    assert line.startswith(f"gpualert: cannot send to http://127.0.0.1:{receiver.port} (code: 400, ")
 
 
 def test_who_started_it_takes_it_along(tmp_path: Path, receiving: Receiving) -> None:
