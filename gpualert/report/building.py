@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
-from gpualert.report import quotes, timeline
+from gpualert.report import progress, quotes, timeline
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir.clock import now_us, rfc3339
 
@@ -172,6 +172,7 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
         "diagnosis": diagnosis.as_dict(),
         "silent_s": facts.silent_s,
         "cost": cost(_whole(run.facts.get("gpus")), facts.duration_s, facts.silent_s),
+        "progress": progress.of(run),
         "timeline": timeline.of(run, root_line),
         "quotes": quotes.take(run.log_path, root_line, redaction),
         "artifacts": [],
@@ -202,6 +203,7 @@ def running(run: Run, now: datetime, redaction: Redaction) -> dict[str, Any]:
         "diagnosis": None,
         "silent_s": silent,
         "cost": cost(_whole(run.facts.get("gpus")), _real((run.exit or {}).get("duration_s")), silent),
+        "progress": progress.of(run, goes_on=True),
         "timeline": timeline.of(run),
         "quotes": quotes.take(run.log_path, None, redaction),
         "artifacts": [],

@@ -20,6 +20,7 @@ from gpualert.rundir.reader import Run
 from gpualert.rundir.termination import CONTAINER_LIMIT, TerminationLog, room
 from gpualert.supervisor.reporter import GRACE_S
 from gpualert.supervisor.trouble import PREFIX
+from gpualert.telemetry import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gpualert.config import Settings
     from gpualert.supervisor.redaction import Redaction
 
+COLLECTOR_PATIENCE_S = 1.2
+"""How long its last sample may take: it began when the command ended, while this process was still being loaded."""
 TELLING_S = 4.0
 """How long before the deadline the diagnosis must have come, so that there is time to tell."""
 MAIL_MARGIN_S = 1.6
@@ -91,6 +94,8 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
 
 def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     log = making.logger(task.directory)
+    with making.step(log, "wait for the collector"):
+        record.wait_for_end(task.directory, COLLECTOR_PATIENCE_S)
     run = Run.read(task.directory)
     settings = making.settings_of(run, log)
     redaction = making.redaction(settings)
