@@ -23,6 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from gpualert import config
 from gpualert.report import export
+from gpualert.rundir.reader import Run
 from gpualert.telemetry import exporter, otlp, record
 from gpualert.telemetry.following import Following
 
@@ -193,8 +194,28 @@ def test_without_the_sdk_it_is_said_what_to_install(tmp_path: Path, module: str)
         capture_output=True,
         check=False,
     )
-    line = b"gpualert: telemetry.otlp is set but OpenTelemetry is not installed: pip install 'gpualert[otlp]'\n"
+    line = b"gpualert: telemetry.otlp is set but OpenTelemetry is not installed: pip install 'gpualert[otlp]' (the bundle is without)\n"
     assert (done.returncode, done.stderr) == (1, line)
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "file", "expected"),
+    [
+        ({"telemetry.otlp": "http://line"}, "http://variable", "http://file", "http://line"),
+        ({}, "http://variable", "http://file", "http://variable"),
+        ({}, None, "http://file", "http://file"),
+        ({"telemetry.otlp": 5}, None, None, ""),
+        (None, None, None, ""),
+    ],
+)
+def test_the_receiver_is_found_where_the_run_had_it_from(
+    tmp_path: Path, options: dict[str, Any] | None, variable: str | None, file: str | None, expected: str
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[telemetry]\notlp = "{file}"\n' if file else "")
+    facts = {} if options is None else {"options": options | {"config": str(path)}}
+    environment = {b"GPUALERT_OTLP": variable.encode()} if variable else {}
+    assert otlp.endpoint_of(Run("/", facts), environment) == expected
 
 
 def _run_directory(tmp_path: Path, *lines: dict[str, Any]) -> Path:
