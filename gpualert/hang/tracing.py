@@ -1,7 +1,8 @@
 """Programs that look into a process: started, bounded, and the process let go whatever becomes of them.
 
 A process that waits uninterruptibly, or is stopped, must not be attached to: the tracer would wait with it, and the
-signal that an attachment sends (ptrace(2), PTRACE_ATTACH) could stop it for good when it comes back.
+signal that an attachment sends (ptrace(2), PTRACE_ATTACH) could stop it for good when it comes back. One that waits for
+a file server may look interruptible, and be so no longer once that signal has come (FUSE does this).
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ import time
 from gpualert.hang.descriptors import content
 
 OUTPUT_MAX = 4 << 20
+_HARMLESS = (
+    "futex", "do_epoll_wait", "ep_poll", "poll_schedule", "do_poll", "do_sys_poll", "do_select", "core_sys_select",
+    "hrtimer_nanosleep", "do_nanosleep", "common_nsleep", "do_wait", "kernel_wait", "pipe_", "anon_pipe_", "wait_woken",
+    "sk_wait_data", "sk_stream_wait", "inet_csk_accept", "inet_wait_for", "inet_stream_connect", "unix_", "__skb_wait",
+    "do_sigtimedwait", "sigsuspend", "__x64_sys_pause", "io_cqring_wait", "read_events", "n_tty_read",
+)  # fmt: skip
+"""Where the kernel waits for what any signal interrupts; in a file system or a driver that is not certain."""
 
 
 class Done:
@@ -40,8 +48,14 @@ def held(pid: int) -> str:
         pid: The process.
     """
     states = _states(pid)
-    states_held = (("D", "waits uninterruptibly"), ("T", "is stopped"), ("t", "is traced already"))
-    return next((words for letter, words in states_held if letter in states), "")
+    for letter, words in (("D", "waits uninterruptibly"), ("T", "is stopped"), ("t", "is traced already")):
+        if letter in states:
+            return words
+    for tid in _threads(pid):
+        channel = content(f"/proc/{pid}/task/{tid}/wchan", 4096).decode("ascii", "replace").strip("0\n")
+        if channel and not channel.startswith(_HARMLESS):
+            return f"waits in the kernel ({channel.partition('.')[0]})"
+    return ""
 
 
 def run(command: list[str], pid: int, timeout: float) -> Done:
@@ -112,14 +126,17 @@ def _environment() -> dict[str, str]:
     }
 
 
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []  # it has ended
+
+
 def _states(pid: int) -> set[str]:
     """The states of a process's threads; empty when it has ended."""
     found: set[str] = set()
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for tid in threads:
+    for tid in _threads(pid):
         state = content(f"/proc/{pid}/task/{tid}/stat", 4096).rpartition(b")")[2].split()[:1]
         found |= {letter.decode("ascii", "replace") for letter in state}
     return found - {"Z", "X"}
