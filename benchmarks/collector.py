@@ -26,13 +26,13 @@ START_S = 10.0
 """What the start costs is told apart: it is paid once."""
 JOB = """
 import subprocess, sys, time
-rank = "import subprocess, time\\nfor _ in range(%d): subprocess.Popen(['sleep', '3600'])\\ntime.sleep(3600)"
-for _ in range(%d):
+rank = "import subprocess, time\\nfor _ in range(WORKERS): subprocess.Popen(['sleep', '3600'])\\ntime.sleep(3600)"
+for _ in range(RANKS):
     subprocess.Popen([sys.executable, "-c", rank])
 for step in range(10**9):
     print(f"step {step}/100000 loss {2 - step / 1e6:.4f} lr 3e-4", flush=True)
     time.sleep(0.1)
-""" % (WORKERS, RANKS)
+""".replace("WORKERS", str(WORKERS)).replace("RANKS", str(RANKS))
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
