@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAME = "telemetry.jsonl"
 MAX_LINE, MAX_LINES, MAX_BYTES = 1 << 20, 100_000, 256 << 20
 KEPT_EVENTS = 2000
-"""How many lines of a kind that is no sample a reader keeps: the first ones."""
+"""How many lines of a kind that is no sample a reader keeps: the first ones; of progress some from all of the run."""
 _POLL_S = 0.02
 
 _GPU = shapes.table(
@@ -158,6 +158,8 @@ def read(run_directory: str) -> Telemetry:
                 if line is None:
                     continue
                 kept = samples if line["kind"] == "sample" else events.setdefault(line["kind"], [])
+                if len(kept) >= KEPT_EVENTS and line["kind"] == "progress":
+                    del kept[1::2]  # a long run: every other one tells how it went
                 if kept is samples or len(kept) < KEPT_EVENTS:
                     kept.append(line)
                 else:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from measured_job import GIB, Gpu, Job, at, gpu
@@ -138,6 +139,19 @@ def test_a_record_that_holds_only_the_first_and_the_last_progress_makes_no_spike
     lane = _lane(job.end(), "training steps")
     assert lane is not None
     assert max(rate for _, rate in lane["points"]) <= 1.01
+
+
+def test_the_steps_of_a_run_of_days_are_drawn_to_its_end(tmp_path: Path) -> None:
+    job = Job(tmp_path / "r", duration=150_000)
+    for seconds in range(30, 150_001, 30):
+        job.line("progress", seconds, step=seconds if seconds < 75_000 else 75_000 + (seconds - 75_000) // 5)
+    lane = _lane(job.end(), "training steps")
+    assert lane is not None
+    first, second = (
+        [rate for at_s, rate in lane["points"] if early == (at_s < 75_000)][1:-1] for early in (True, False)
+    )
+    assert (min(first), max(first)) == pytest.approx((1.0, 1.0), rel=0.01)
+    assert (min(second), max(second)) == pytest.approx((0.2, 0.2), rel=0.01)
 
 
 def test_xids_hangs_and_the_kernels_words_are_marked(tmp_path: Path) -> None:
