@@ -1,7 +1,7 @@
 """What counters of memory, shared memory and pressure say, and the numbers that they lend to a diagnosis.
 
-Sources: the kernel's ``Documentation/admin-guide/cgroup-v2.rst`` (``memory.events``; what a process puts into a tmpfs is
-charged to its group), ``Documentation/accounting/psi.rst``, ``Documentation/filesystems/tmpfs.rst`` (a page that does
+Sources: the kernel's ``Documentation/admin-guide/cgroup-v2.rst`` (``memory.events``; what a process puts into a tmpfs
+is charged to its group), ``Documentation/accounting/psi.rst``, ``Documentation/filesystems/tmpfs.rst`` (a page that does
 not fit raises SIGBUS).
 """
 
