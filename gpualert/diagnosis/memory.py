@@ -1,8 +1,8 @@
 """What counters of memory, shared memory and pressure say, and the numbers that they lend to a diagnosis.
 
 Sources: the kernel's ``Documentation/admin-guide/cgroup-v2.rst`` (``memory.events``; what a process puts into a tmpfs
-is charged to its group), ``Documentation/accounting/psi.rst``, ``Documentation/filesystems/tmpfs.rst`` (a page that does
-not fit raises SIGBUS).
+is charged to its group), ``Documentation/accounting/psi.rst``, ``Documentation/filesystems/tmpfs.rst`` (a page that
+does not fit raises SIGBUS).
 """
 
 from __future__ import annotations
