@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
 
+from gpualert.progress import text as progress
 from gpualert.report import chart, ranks, wording
 from gpualert.report.page import facts_table, headline
 
@@ -99,7 +100,8 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
     if kind == "started":
         what = f"started{where}"
     elif kind == "progress":
-        what = f"is running{where}{took.replace(' after ', ' since ')}"
+        got_to = progress.place(report.get("progress"))
+        what = f"is running{where}{took.replace(' after ', ' since ')}{': ' if got_to else ''}{got_to}"
     elif diagnosis["class"] == "success":
         what = f"finished{' with warnings' if diagnosis.get('warnings') else ''}{where}{took}"
     else:
@@ -192,13 +194,16 @@ def _printable(value: Any) -> Any:
 def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
     """A few lines for a chat."""
     diagnosis, lines = report["diagnosis"], []
+    got_to = one_line(progress.phrase(report.get("progress"), pace=kind != "ended"))
     if kind == "ended":
         lines.append(one_line(diagnosis["summary"]))
+        lines += [f"got to {got_to}"] if got_to and diagnosis["class"] != "success" else []
         lines += [f"note: {one_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
         if diagnosis["root"]:
             lines.append(f"> {one_line(diagnosis['root']['text'])[:400]}")
         lines += [f"try: {one_line(suggestion)}" for suggestion in diagnosis["suggestions"][:2]]
     else:
+        lines += [got_to] if got_to else []
         lines += [one_line(line)[:200] for line in report["quotes"]["tail"][-5:] if line.strip()]
     place = wording.place(report["run"])
     lines.append(f"{place + '; ' if place else ''}kept in {wording.printable(directory)}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
-from gpualert.report import measured, quotes, timeline
+from gpualert.report import measured, progress, quotes, timeline
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir.clock import now_us, rfc3339
 
@@ -176,6 +176,7 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
         "silent_s": facts.silent_s,
         "cost": cost(_whole(run.facts.get("gpus")), facts.duration_s, facts.silent_s),
         "hardware": measured.rows(diagnosis.broken),
+        "progress": progress.of(run),
         "timeline": _timed(timeline.of(run, root_line), diagnosis),
         "quotes": quotes.take(run.log_path, root_line, redaction),
         "artifacts": [],
@@ -215,6 +216,7 @@ def running(run: Run, now: datetime, redaction: Redaction) -> dict[str, Any]:
         "diagnosis": None,
         "silent_s": silent,
         "cost": cost(_whole(run.facts.get("gpus")), _real((run.exit or {}).get("duration_s")), silent),
+        "progress": progress.of(run, goes_on=True),
         "timeline": timeline.of(run),
         "quotes": quotes.take(run.log_path, None, redaction),
         "artifacts": [],

@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from gpualert.progress import text as progress
 from gpualert.report import chart, ranks, wording
 
 
@@ -39,6 +40,7 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("ended with", wording.ending(end) if end.get("ended_at") else None),
         ("took", wording.duration(end.get("duration_s")) if end.get("ended_at") else None),
         ("last output", end.get("last_output_at")),
+        ("progress", progress.phrase(report.get("progress"))),
         ("GPUs", str(run["gpus"]) if isinstance(run.get("gpus"), int) else None),
         ("decisive line printed", (report.get("timeline") or {}).get("cause_at")),
         ("peak memory", wording.size(usage["max_rss_bytes"]) if usage.get("max_rss_bytes") else None),
@@ -48,6 +50,16 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("run", run.get("run_id")),
     ]
     return [(name, wording.printable(str(value))) for name, value in rows if value not in (None, "")]
+
+
+def left_over(report: dict[str, Any]) -> str:
+    """``3h12m left``, for a run that goes on; empty where nobody knows.
+
+    Args:
+        report: The report.
+    """
+    left = (report.get("progress") or {}).get("finish_in_s")
+    return f"{wording.duration(left)} left" if isinstance(left, int | float) and not report["diagnosis"] else ""
 
 
 def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -64,6 +76,8 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("ended with" if diagnosis else "", wording.ending(end)),
         ("after" if diagnosis else "running since", wording.duration(end.get("duration_s"))),
+        ("got to" if diagnosis else "progress", progress.place(report.get("progress"))),
+        ("about", left_over(report)),
         ("where", where),
         ("failed first", f"rank {rank}" if rank is not None and not isinstance(run.get("rank"), int) else ""),
         ("silent before the end" if diagnosis else "silent since", quiet),

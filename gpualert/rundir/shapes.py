@@ -83,6 +83,11 @@ def seconds(value: Any) -> Any:
     return value if fits else MISSING
 
 
+def real(value: Any) -> Any:
+    """A number that is finite, of either sign."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0 else MISSING
+
+
 def share(value: Any) -> Any:
     """A number from 0 to 1."""
     return value if seconds(value) is not MISSING and value <= 1 else MISSING
@@ -213,12 +218,26 @@ _DIAGNOSIS = table(
     ("class", "summary"),
 )  # fmt: skip
 
+PROGRESS = table(
+    {
+        **dict.fromkeys(("at", "since", "nan_since"), moment),
+        **dict.fromkeys(("step", "total", "epoch", "epochs", "rate", "finish_in_s"), seconds),
+        **dict.fromkeys(("format", "unit"), text),
+        "loss": real,
+        "slower": share,
+        "rank": count,
+    },
+    needed=("at",),
+)
+"""How far a training was: a line of kind ``progress`` in ``telemetry.jsonl``, and ``progress`` in ``report.json``."""
+
 REPORT = table(
     {
         "run": RUN,
         "exit": EXIT,
         "diagnosis": _DIAGNOSIS,
         "silent_s": seconds,
+        "progress": PROGRESS,
         "artifacts": listed(
             table(
                 {"path": text, "size": whole, "fate": text, "note": text}, {"size": None, "note": ""}, ("path", "fate")

@@ -161,9 +161,9 @@ class Collector:
             run.tell(due)
             return
         run.ended_for_hang = {"terminated": True, "silent_s": hang.silent_s, "why": hang.why}
-        run.end("hang")
+        killed_at = run.end("hang")
         # What waits in the kernel for a dead file server takes no signal: then nobody would hear of it.
-        run.timers["unkillable"] = run.timers["kill"] + UNKILLABLE_S
+        run.timers.set("unkillable", killed_at + UNKILLABLE_S)
 
     def ended(self, pid: int, run: Supervision) -> None:
         """A process of ours has ended: perhaps this one.
@@ -181,7 +181,7 @@ class Collector:
             if self.again:
                 self._trouble.report("measuring the run has failed twice: only its output and its end are watched")
             else:
-                run.timers["collect"] = time.monotonic()
+                run.timers.set("collect", time.monotonic())
 
     def finish(self) -> None:
         """Let it take its last sample and end."""
@@ -218,7 +218,7 @@ def start(run: Supervision) -> None:
     died = run.collector
     due = run.launched_at + WITHOUT_GPU_AFTER_S
     if died is None and time.monotonic() < due and not _has_gpu(run.journal.facts.get("gpus")):
-        run.timers["collect"] = due
+        run.timers.set("collect", due)
         return
     main = _thread.get_ident()
     task = _task(run, gpus=died is None)

@@ -12,6 +12,7 @@ from gpualert.supervisor import cgroup, facts, files, launch, reap, signals, std
 from gpualert.supervisor.journal import Journal
 from gpualert.supervisor.redaction import Redaction, secrets
 from gpualert.supervisor.status import CALLED_WRONGLY, Ending
+from gpualert.supervisor.timers import Timers
 from gpualert.supervisor.trouble import Trouble
 
 TYPE_CHECKING = False
@@ -103,7 +104,7 @@ class Supervision:
         self._inherited = inherited
         self._own_group = told.switch("run.signal_group")
         self._ended: set[int] = set()
-        self.timers: dict[str, float] = {}
+        self.timers = Timers()
         self._pumping_here = False
         self._stopped = False
 
@@ -195,17 +196,17 @@ class Supervision:
             self.scribe.post("launched", pid=self.child)
         limit = self.told.duration("run.timeout")
         if limit:
-            self.timers["timeout"] = self.launched_at + limit
+            self.timers.set("timeout", self.launched_at + limit)
         if self.told.switch("notify.on_start"):
-            self.timers["started"] = self.launched_at
+            self.timers.set("started", self.launched_at)
         self._expect_progress(self.launched_at)
         if error is None and self.told.switch("telemetry.collect"):
-            self.timers["collect"] = self.launched_at + COLLECT_AFTER_S
+            self.timers.set("collect", self.launched_at + COLLECT_AFTER_S)
 
     def _expect_progress(self, now: float) -> None:
         every = self.told.duration("notify.progress_every")
         if every:
-            self.timers["progress"] = now + max(every, PROGRESS_AT_MOST_EVERY_S)
+            self.timers.set("progress", now + max(every, PROGRESS_AT_MOST_EVERY_S))
 
     def _start_child(self, search_path: bytes | None) -> tuple[int, LaunchError | None]:
         """Start the child in the cheapest way that gives it everything as we found it."""
@@ -305,55 +306,53 @@ class Supervision:
         return ended
 
     def _until_next_timer(self) -> float | None:
-        due = min(self.timers.values(), default=None)
-        waits = [] if due is None else [max(due - time.monotonic(), 0)]
+        pause = self.timers.pause_s()
+        waits = [] if pause is None else [pause]
         if self._job.terminal is not None:
             waits.append(self._job.terminal.look_again_s())
         return min(waits, default=None)
 
     def _mind_time(self) -> None:
         now = time.monotonic()
-        if now >= self.timers.get("timeout", now + 1):
-            del self.timers["timeout"]
+        if self.timers.take("timeout"):
             self.timed_out = True
             self.end("timeout", after_s=self.told.duration("run.timeout"))
-        if now >= self.timers.get("kill", now + 1):
-            del self.timers["kill"]
+        if self.timers.take("kill"):
             self._deliver(_signal.SIGKILL)
-        if now >= self.timers.get("collect", now + 1):
-            del self.timers["collect"]
+        if self.timers.take("collect"):
             from gpualert.supervisor import collector  # noqa: PLC0415  (not for commands that end at once)
 
             collector.start(self)
-        if now >= self.timers.get("unkillable", now + 1):
-            del self.timers["unkillable"]
+        if self.timers.take("unkillable"):
             self.tell("hang")
         for kind in ("started", "progress"):
-            if now >= self.timers.get(kind, now + 1):
-                del self.timers[kind]
+            if self.timers.take(kind):
                 self.tell(kind)
                 if kind == "progress":
                     self._expect_progress(now)
-        self.timers.pop("look", None)
-        if now >= self.timers.get("continue", now + 1):
-            del self.timers["continue"]
-            if self._job.still_stopped:
-                self._deliver(_signal.SIGCONT)
+        self.timers.drop("look")
+        if self.timers.take("continue") and self._job.still_stopped:
+            self._deliver(_signal.SIGCONT)
         if self._job.terminal is not None:
             self._job.terminal.look_around()
 
-    def end(self, reason: str, **fields: object) -> None:
+    def end(self, reason: str, **fields: object) -> float:
         """End the child: a request now, force after a while.
 
         Args:
             reason: What the journal calls it.
             fields: What it says of it.
+
+        Returns:
+            When force is used, on the monotonic clock.
         """
-        self.timers["kill"] = time.monotonic() + (self.told.duration("run.kill_after") or 0)
+        killed_at = time.monotonic() + (self.told.duration("run.kill_after") or 0)
+        self.timers.set("kill", killed_at)
         if self.scribe is not None:
             self.scribe.post(reason, **fields)
         self._deliver(_signal.SIGTERM)
         self._deliver(_signal.SIGCONT)  # a stopped process would not see it
+        return killed_at
 
     def _deliver(self, number: int) -> bool:
         if self.ending is not None or not self.child:
@@ -364,7 +363,7 @@ class Supervision:
         """A signal was sent to us."""
         if number == _signal.SIGCONT and self._job.suspended:
             # Whoever continues a job at a terminal continues all of it: only a child that stays stopped needs ours.
-            self.timers["continue"] = time.monotonic() + 0.05
+            self.timers.set("continue", time.monotonic() + 0.05)
             if self._job.resume(self.child, own_group=self._own_group):
                 self._deliver(_signal.SIGCONT)
             return
@@ -426,7 +425,7 @@ class Supervision:
         if self.ending is not None or not self.child:
             return
         if signals.send(self.child, 0):
-            self.timers["look"] = time.monotonic() + LOOK_AGAIN_S
+            self.timers.set("look", time.monotonic() + LOOK_AGAIN_S)
         else:
             self._child_ended(Ending(CALLED_WRONGLY), None)
 

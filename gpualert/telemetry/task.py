@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from gpualert.rundir import shapes
 
 _SHAPE = shapes.table(
