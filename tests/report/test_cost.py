@@ -13,7 +13,7 @@ from gpualert.rundir.reader import Run
 
 
 def _cost(run: Run, silent_s: float | None = 0.0) -> dict[str, Any]:
-    found = building.measured(run, 3600.0, silent_s)["cost"]
+    found = building.course_of(run, 3600.0, silent_s)["cost"]
     assert isinstance(found, dict)
     return found
 
@@ -43,8 +43,8 @@ def test_the_environment_outranks_the_driver_and_no_gpu_costs_nothing(tmp_path: 
     assert _cost(job.end())["gpu_hours"] == 2.0
     none = Job(tmp_path / "none", gpus=0)
     none.inventory(8)
-    assert building.measured(none.end(), 3600.0, 0.0)["cost"] is None
-    assert building.measured(Job(tmp_path / "cpu").end(), 3600.0, 0.0)["cost"] is None
+    assert building.course_of(none.end(), 3600.0, 0.0)["cost"] is None
+    assert building.course_of(Job(tmp_path / "cpu").end(), 3600.0, 0.0)["cost"] is None
 
 
 def test_idle_is_what_came_after_the_last_step(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def _hang(path: Path, told: Any, state: str = "suspected", exit_hang: Any = None
     if state == "over":
         job.line("hang", 3100, state="over", why="", silent_s=1960.0, since=at(1140))
     run = job.end(hang=exit_hang)
-    found = building.measured(run, 3600.0, 0.0)["hang"]
+    found = building.course_of(run, 3600.0, 0.0)["hang"]
     assert found is None or isinstance(found, dict)
     return found
 
@@ -78,10 +78,10 @@ def test_a_hang_that_is_over_has_no_scene_and_one_that_was_ended_says_so(tmp_pat
 
 def test_a_run_that_was_ended_for_a_hang_says_so_without_the_collectors_record(tmp_path: Path) -> None:
     run = Job(tmp_path / "r").end(hang={"terminated": True, "silent_s": 1900.0, "why": WHY})
-    found = building.measured(run, 3600.0, 0.0)["hang"]
+    found = building.course_of(run, 3600.0, 0.0)["hang"]
     assert (found["state"], found["why"], found["scene"]) == ("terminated", WHY, None)
     quiet = Job(tmp_path / "quiet").end(hang=None)
-    assert building.measured(quiet, 3600.0, 0.0)["hang"] is None
+    assert building.course_of(quiet, 3600.0, 0.0)["hang"] is None
 
 
 def test_many_lines_are_bounded_and_all_are_in_the_text_file(tmp_path: Path) -> None:

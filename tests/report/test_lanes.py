@@ -243,7 +243,7 @@ def test_whatever_the_record_holds_a_report_is_made_drawn_and_finite(tmp_path: P
         Job(path).end()
     text = [json.dumps({**fields, "at": at(seconds), "kind": kind}) for kind, fields, seconds in lines]
     (path / record.NAME).write_text("\n".join(text))
-    found = building.measured(Run.read(str(path)), 3600.0, 60.0)
+    found = building.course_of(Run.read(str(path)), 3600.0, 60.0)
     assert math.isfinite(json.loads(json.dumps(found, allow_nan=False))["timeline"]["duration_s"])
     chart.draw(found["timeline"])
     machine.lines(found["machine"])

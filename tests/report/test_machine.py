@@ -39,7 +39,7 @@ def _job(path: Path) -> Job:
 
 
 def test_a_machine_in_a_few_lines_of_what_is_worth_a_word(tmp_path: Path) -> None:
-    found = building.measured(_job(tmp_path / "r").end(), 3600.0, 0.0)["machine"]
+    found = building.course_of(_job(tmp_path / "r").end(), 3600.0, 0.0)["machine"]
     assert machine.lines(found) == [
         ("GPUs", "2 x NVIDIA H100 80GB HBM3; driver 550.54.15, CUDA 12.4"),
         ("GPU memory", "up to 79.0 GiB of 80.0 GiB on GPU 1"),
@@ -56,7 +56,7 @@ def test_a_machine_in_a_few_lines_of_what_is_worth_a_word(tmp_path: Path) -> Non
 
 
 def test_counters_from_before_the_run_are_not_the_runs(tmp_path: Path) -> None:
-    found = building.measured(_job(tmp_path / "r").end(), 3600.0, 0.0)["machine"]
+    found = building.course_of(_job(tmp_path / "r").end(), 3600.0, 0.0)["machine"]
     assert "ecc_corrected" not in found["gpus"][0]
     assert devices.table(found["gpus"])[0] == (
         "0", "NVIDIA H100 80GB HBM3 0000:10:00.0", "30.0 GiB of 80.0 GiB", "80 %", "500 W", "61 °C", "Xid 31",
@@ -66,13 +66,13 @@ def test_counters_from_before_the_run_are_not_the_runs(tmp_path: Path) -> None:
 def test_a_healthy_machine_is_short_in_the_mail_and_complete_on_the_page(tmp_path: Path) -> None:
     job = Job(tmp_path / "r")
     job.samples(lambda _: [], shm_used=1 << 20, shm_size=64 << 20, psi={"memory_some": 0.2, "of": "machine"})
-    found = building.measured(job.end(), 3600.0, 0.0)["machine"]
+    found = building.course_of(job.end(), 3600.0, 0.0)["machine"]
     assert machine.lines(found) == []
     assert machine.details(found) == [
         ("shared memory", "up to 1.0 MiB of 64.0 MiB"),
         ("pressure", "memory, some waited up to 0 % (of the whole machine)"),
     ]
-    assert building.measured(Job(tmp_path / "bare").end(), 3600.0, 0.0)["machine"] is None
+    assert building.course_of(Job(tmp_path / "bare").end(), 3600.0, 0.0)["machine"] is None
 
 
 def test_the_page_shows_the_machine_from_a_report_that_was_read_again(tmp_path: Path) -> None:
