@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
 
-from gpualert.report import chart, ranks, wording
+from gpualert.report import attempts, chart, ranks, wording
 from gpualert.report.page import facts_table, headline
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
         what = f"is running{where}{took.replace(' after ', ' since ')}"
     elif diagnosis["class"] == "success":
         what = f"finished{' with warnings' if diagnosis.get('warnings') else ''}{where}{took}"
+    elif loop := attempts.headline(report):
+        what = one_line(loop)
     else:
         what = f"failed: {one_line(diagnosis['class'])}{where}{took}"
     again = "update: " if report.get("incident", {}).get("revision") else ""
@@ -169,6 +171,8 @@ def make(
         "title": title,
         "ranks": ranks.rows(clean) if "ranks" in report else [],
         "ranks_text": ranks.text(clean) if "ranks" in report else "",
+        "attempts": attempts.rows(report),
+        "attempts_text": attempts.text(report),
     }
     name = "mail" if kind == "ended" else "running"
     text, html = (_encodable(_templates().get_template(f"{name}.{form}").render(shown)) for form in ("txt", "html"))
@@ -197,7 +201,7 @@ def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
         lines += [f"note: {one_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
         if diagnosis["root"]:
             lines.append(f"> {one_line(diagnosis['root']['text'])[:400]}")
-        lines += [f"try: {one_line(suggestion)}" for suggestion in diagnosis["suggestions"][:2]]
+        lines += [one_line(step) for step in wording.steps(diagnosis, 2)]
     else:
         lines += [one_line(line)[:200] for line in report["quotes"]["tail"][-5:] if line.strip()]
     place = wording.place(report["run"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpualert import artifacts, config
-from gpualert.report import building, page, recall
+from gpualert.report import attempts, building, page, recall
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir import location
 from gpualert.rundir.assembly import NAME as LOG_NAME
@@ -167,6 +167,29 @@ def wanted(report: dict[str, Any], settings: Settings) -> bool:
     return when == "always" or (when == "failure" and not succeeded)
 
 
+def recollect(run: Run, report: dict[str, Any], settings: Settings, log: Any, *, may_hold: bool = True) -> None:
+    """Look at the earlier attempts of the same job: what they advise, and whether this one is told of now.
+
+    What is held back is decided from what stands in the run directories, before anything is told: whoever goes on after
+    a crash comes to the same, or tells.
+
+    Args:
+        run: The run.
+        report: Its report, as ``make`` gives it; changed.
+        settings: The settings.
+        log: Where it is noted.
+        may_hold: The notification is this run's own, and has not been sent.
+    """
+    from gpualert.notify import anybody  # noqa: PLC0415  (email and smtplib are slow to import)
+
+    with step(log, "earlier attempts"):
+        found = attempts.of_run(run.path, run.facts, report)
+        if found is None or not may_hold or settings.dry_run or settings.notify.repeats != "digest":
+            return
+        if wanted(report, settings) and anybody(settings):
+            attempts.hold(report, found, time.time())
+
+
 def notify(
     directory: str,
     report: dict[str, Any],
@@ -193,6 +216,8 @@ def notify(
 
     if not wanted(report, settings) or not anybody(settings):
         return ""
+    if held := attempts.held(report):
+        return held
     collected = with_own_names(_collected(directory, report, settings, deadline))
     report["artifacts"] = [artifact.as_dict() for artifact in collected]
     mask, _ = recall.recalling(mask, directory)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from gpualert.report import chart, ranks, wording
+from gpualert.report import attempts, chart, ranks, wording
 
 
 @lru_cache(maxsize=1)
@@ -90,6 +90,7 @@ def render(report: dict[str, Any]) -> str:
             root_line=root["line"] if root else None,
             root_text=root["text"] if root else None,
             ranks=ranks.rows(report) if "ranks" in report else [],
+            attempts=attempts.rows(report),
             headline=headline(report),
             facts=facts_table(report),
             chart=chart.draw(report.get("timeline")),

@@ -77,7 +77,7 @@ def text(report: dict[str, Any], log: str, room: int) -> bytes:
     lines = [", ".join(part for part in where if part)]
     quoted = [e["text"] for e in diagnosis["evidence"][:QUOTED_MAX] if e["line"] is not None]
     lines += [_line(quote) for quote in quoted]
-    lines += [f"try: {_line(suggestion)}" for suggestion in diagnosis["suggestions"][:1]]
+    lines += [_line(step) for step in wording.steps(diagnosis)]
     lines += [f"note: {_line(warning)}" for warning in diagnosis.get("warnings", [])[:1]]
     head = verdict.encode("utf-8", "replace") + b"\n"
     last = _machine(report, log, max(room - len(head) - 1, 0)).encode("utf-8", "replace") + b"\n"
