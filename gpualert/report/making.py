@@ -180,14 +180,24 @@ def recollect(run: Run, report: dict[str, Any], settings: Settings, log: Any, *,
         log: Where it is noted.
         may_hold: The notification is this run's own, and has not been sent.
     """
-    from gpualert.notify import anybody  # noqa: PLC0415  (email and smtplib are slow to import)
-
     with step(log, "earlier attempts"):
         found = attempts.of_run(run.path, run.facts, report)
-        if found is None or not may_hold or settings.dry_run or settings.notify.repeats != "digest":
-            return
-        if wanted(report, settings) and anybody(settings):
+        if found is not None and may_hold and may_be_held(report, settings):
             attempts.hold(report, found, time.time())
+
+
+def may_be_held(report: dict[str, Any], settings: Settings) -> bool:
+    """Whether somebody would be told of a report, and wants repetitions held back.
+
+    Args:
+        report: The report.
+        settings: The settings.
+    """
+    from gpualert.notify import anybody  # noqa: PLC0415  (email and smtplib are slow to import)
+
+    if settings.dry_run or settings.notify.repeats != "digest":
+        return False
+    return wanted(report, settings) and anybody(settings)
 
 
 def notify(

@@ -32,8 +32,7 @@ def made(log_dir: Path, minutes_ago: float, *, lasted_s: float = 30.0, name: str
     end = {"exit_code": 1, "duration_s": lasted_s, "ended_at": stamp(at + timedelta(seconds=lasted_s))}
     report = {"diagnosis": {"class": "cuda_oom", "summary": "s", "root": {"text": "OOM 2 GiB"}}, "run": {}, "exit": {}}
     for file, value in (("run.json", facts), ("exit.json", end), ("report.json", report)):
-        value = value | more.get(file.partition(".")[0], {})
-        (directory / file).write_text(json.dumps(value))
+        (directory / file).write_text(json.dumps(value | more.get(file.partition(".")[0], {})))
     return directory
 
 

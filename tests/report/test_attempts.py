@@ -139,7 +139,8 @@ def test_of_a_long_loop_the_table_shows_the_end_and_counts_the_rest() -> None:
 
 
 def test_a_report_without_attempts_has_no_table() -> None:
-    assert attempts.rows({"attempt": None}) == attempts.text({}) == []
+    assert attempts.rows({"attempt": None}) == []
+    assert attempts.text({}) == []
     assert attempts.headline({}) == ""
 
 
