@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpualert import config
+from gpualert.cli import hanging
 from gpualert.cli.output import Refused, format_option, harmless, json_text, print_json
-from gpualert.report import making, sweep, wording
+from gpualert.progress import text as progress_text
+from gpualert.report import hang, making, progress, sweep, wording
 from gpualert.rundir import index, reader, survivor
 from gpualert.rundir.clock import rfc3339
+from gpualert.telemetry import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +71,12 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     found = find(run, log_dir)
     if survivor.is_open(found):
         if survivor.is_alive(found):
-            raise Refused(f"{found.run_id} is still running ({_follow(found, log_dir)} shows its output)")
+            if hang.goes_on(record.read(found.path)):
+                hanging.show(found, form)
+                return
+            got_to = harmless(progress_text.phrase(progress.of(found, goes_on=True)))
+            told = f"still running{': ' if got_to else ''}{got_to}"
+            raise Refused(f"{found.run_id} is {told} ({_follow(found, log_dir)} shows its output)")
         try:
             sweep.close_and_report(found.path, time.monotonic() + SURVIVOR_DEADLINE_S)
         except OSError as error:
@@ -111,16 +119,20 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
         f"{run.get('name') or run.get('run_id')}: {wording.ending(end)} after {wording.duration(end.get('duration_s'))}"
         + (f", {wording.place(run)}" if wording.place(run) else ""),
     ]
+    got_to = progress_text.phrase(made.get("progress"))
+    lines += [f"got to {got_to}"] if got_to else []
     lines += [f"note: {warning}" for warning in diagnosis.get("warnings", [])]
     shown = [e for e in diagnosis["evidence"] if e["line"] is not None]
     if shown:
         lines += ["", "evidence (line of output.log)"]
         lines += [f"  {e['line']:>8}  {e['text']}" for e in shown]
+    lines += hang.text_lines(made.get("hang"))
     tail = (made.get("quotes") or {}).get("tail") or []
     if not diagnosis.get("root") and diagnosis["class"] != "success" and tail:
         lines += ["", "the last lines"] + [f"  {line}" for line in tail[-TAIL_LINES:]]
     if diagnosis["suggestions"]:
         lines += ["", "what to do"] + [f"  - {suggestion}" for suggestion in diagnosis["suggestions"]]
+    lines += hanging.measured(made)
     if made.get("artifacts"):
         lines += ["", "artifacts"]
         lines += [
@@ -154,18 +166,20 @@ def runs(log_dir: str | None, form: str, limit: int) -> None:
     if not rows:
         click.echo("no runs" + (f" in {log_dir}" if log_dir else ""))
         return
-    click.echo(f"{'STARTED':<20} {'TOOK':>7}  {'EXIT':<18} {'CLASS':<20} RUN")
+    click.echo(f"{'STARTED':<20} {'TOOK':>7}  {'EXIT':<18} {'CLASS':<20} {'PROGRESS':<16} RUN")
     for row in rows:
         ended = row["ending"] or "-"
         click.echo(
             harmless(
-                f"{row['started_at'][:19]:<20} {row['took']:>7}  {ended:<18} {row['class'] or '-':<20} {row['run_id']}"
+                f"{row['started_at'][:19]:<20} {row['took']:>7}  {ended:<18} {row['class'] or '-':<20} "
+                f"{progress_text.short(row['progress']) or '-':<16} {row['run_id']}"
             )
         )
 
 
 def _row(run: Run) -> dict[str, Any]:
     state = "ended" if run.exit is not None else "running" if survivor.is_alive(run) else "interrupted"
+    state = "hanging" if state == "running" and hang.goes_on(record.read(run.path)) else state
     diagnosis = (run.report or {}).get("diagnosis") or {}
     seconds = run.exit.get("duration_s") if run.exit else None
     return {
@@ -179,6 +193,7 @@ def _row(run: Run) -> dict[str, Any]:
         "duration_s": seconds,
         "took": wording.duration(seconds) if isinstance(seconds, int | float) else "-",
         "class": diagnosis.get("class"),
+        "progress": (run.report or {}).get("progress") or progress.of(run, goes_on=state == "running", brief=True),
         "path": run.path,
     }
 

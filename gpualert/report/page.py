@@ -7,7 +7,10 @@ from typing import Any
 
 import jinja2
 
-from gpualert.report import attempts, chart, ranks, wording
+from gpualert.progress import text as progress
+from gpualert.report import attempts, chart, cost, devices, hang, machine, ranks, wording
+
+PAGE_STACK_LINES = 2000
 
 
 @lru_cache(maxsize=1)
@@ -39,7 +42,8 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("ended with", wording.ending(end) if end.get("ended_at") else None),
         ("took", wording.duration(end.get("duration_s")) if end.get("ended_at") else None),
         ("last output", end.get("last_output_at")),
-        ("GPUs", str(run["gpus"]) if isinstance(run.get("gpus"), int) else None),
+        ("progress", progress.phrase(report.get("progress"))),
+        ("GPUs", run["gpus"] if isinstance(run.get("gpus"), int) else (report.get("cost") or {}).get("gpus")),
         ("decisive line printed", (report.get("timeline") or {}).get("cause_at")),
         ("peak memory", wording.size(usage["max_rss_bytes"]) if usage.get("max_rss_bytes") else None),
         ("memory limit", wording.size(group["memory_limit"]) if group.get("memory_limit") else None),
@@ -50,25 +54,35 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, wording.printable(str(value))) for name, value in rows if value not in (None, "")]
 
 
+def left_over(report: dict[str, Any]) -> str:
+    """``3h12m left``, for a run that goes on; empty where nobody knows.
+
+    Args:
+        report: The report.
+    """
+    left = (report.get("progress") or {}).get("finish_in_s")
+    return f"{wording.duration(left)} left" if isinstance(left, int | float) and not report["diagnosis"] else ""
+
+
 def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The few numbers that a person looks for first: names and values.
 
     Args:
         report: The report.
     """
-    run, end, cost, diagnosis = report["run"], report["exit"], report.get("cost"), report["diagnosis"]
-    silent = report.get("silent_s")
-    where, idle = wording.place(run), cost["silent_gpu_hours"] if cost else 0.0
+    run, end, diagnosis = report["run"], report["exit"], report["diagnosis"]
+    silent, where = report.get("silent_s"), wording.place(run)
     rank = wording.failed_rank(report)
     quiet = wording.duration(silent) if isinstance(silent, int | float) and silent >= 1 else ""
     rows = [
         ("ended with" if diagnosis else "", wording.ending(end)),
         ("after" if diagnosis else "running since", wording.duration(end.get("duration_s"))),
+        ("got to" if diagnosis else "progress", progress.place(report.get("progress"))),
+        ("about", left_over(report)),
         ("where", where),
         ("failed first", f"rank {rank}" if rank is not None and not isinstance(run.get("rank"), int) else ""),
         ("silent before the end" if diagnosis else "silent since", quiet),
-        ("GPU-hours", wording.gpu_hours(cost["gpu_hours"]) if cost and cost["gpu_hours"] >= 0.01 else ""),
-        ("of them silent", wording.gpu_hours(idle) if idle >= 0.01 else ""),
+        *cost.words(report.get("cost")),
         ("confidence", f"{100 * diagnosis['confidence']:.0f} %" if diagnosis else ""),
     ]
     return [(name, value) for name, value in rows if name and value]
@@ -80,7 +94,7 @@ def render(report: dict[str, Any]) -> str:
     Args:
         report: The report.
     """
-    root = report["diagnosis"]["root"]
+    root, told = report["diagnosis"]["root"], report.get("machine")
     return (
         environment()
         .get_template("report.html")
@@ -94,6 +108,10 @@ def render(report: dict[str, Any]) -> str:
             headline=headline(report),
             facts=facts_table(report),
             chart=chart.draw(report.get("timeline")),
+            hang=hang.for_page(report.get("hang"), limit=PAGE_STACK_LINES),
+            machine=machine.details(told),
+            gpus=devices.table((told or {}).get("gpus") or []),
+            gpu_columns=devices.COLUMNS,
             size=wording.size,
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from gpualert.progress import text as progress
 from gpualert.report import wording
 
 PREFIX = "gpualert: "
@@ -52,6 +53,9 @@ def block(report: dict[str, Any], directory: str, outcome: str, *, colour: bool 
     if root and root["line"] is not None:
         where = paint(_SOFT, f"output.log:{root['line']}")
         lines.append(f"  {where}  {_line(root['text'])}")
+    got_to = progress.phrase(report.get("progress"), pace=False)
+    if got_to and diagnosis["class"] != "success":
+        lines.append(f"  got to {_line(got_to)}")
     lines += [f"  note: {_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
     lines += [f"  {_line(step)}" for step in wording.steps(diagnosis)]
     kept = f"  kept in {wording.printable(directory)}"

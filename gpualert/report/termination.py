@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gpualert.progress import text as progress
 from gpualert.report import wording
 from gpualert.rundir.termination import cut
 
@@ -70,7 +71,8 @@ def text(report: dict[str, Any], log: str, room: int) -> bytes:
     diagnosis, end, run = report["diagnosis"], report["exit"], report["run"]
     how = wording.ending(end)
     verdict = f"{diagnosis['class']}: {_line(diagnosis['summary'], VERDICT_MAX - len(how))} ({how})"
-    where = [wording.place(run), f"after {wording.duration(end.get('duration_s'))}"]
+    got_to = progress.place(report.get("progress"))
+    where = [wording.place(run), f"after {wording.duration(end.get('duration_s'))}", f"at {got_to}" if got_to else ""]
     silent = report.get("silent_s")
     if isinstance(silent, int | float):
         where.append(f"last output {wording.duration(silent)} before the end")

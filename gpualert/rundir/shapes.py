@@ -83,6 +83,11 @@ def seconds(value: Any) -> Any:
     return value if fits else MISSING
 
 
+def real(value: Any) -> Any:
+    """A number that is finite, of either sign."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0 else MISSING
+
+
 def share(value: Any) -> Any:
     """A number from 0 to 1."""
     return value if seconds(value) is not MISSING and value <= 1 else MISSING
@@ -235,6 +240,84 @@ ATTEMPT = table(
     ("fingerprint", "number", "same", "first_at", "last_at"),
 )
 """What earlier attempts of the job say: ``attempt`` in ``report.json``."""
+PROGRESS = table(
+    {
+        **dict.fromkeys(("at", "since", "nan_since"), moment),
+        **dict.fromkeys(("step", "total", "epoch", "epochs", "rate", "finish_in_s"), seconds),
+        **dict.fromkeys(("format", "unit"), text),
+        "loss": real,
+        "slower": share,
+        "rank": count,
+    },
+    needed=("at",),
+)
+"""How far a training was: a line of kind ``progress`` in ``telemetry.jsonl``, and ``progress`` in ``report.json``."""
+COST = table(
+    {
+        "gpus": count,
+        **dict.fromkeys(("gpu_hours", "silent_gpu_hours", "idle_gpu_hours", "energy_kwh"), seconds),
+        **dict.fromkeys(("idle_by", "energy_by"), text),
+        "devices": listed(text),
+    },
+    {"gpu_hours": 0.0, "silent_gpu_hours": 0.0},
+)
+"""What a run has used up."""
+
+
+def cost_of(report: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a report says of the run's cost; None where it says nothing.
+
+    Args:
+        report: A report, or what stands for one; anything may stand in it.
+    """
+    found = COST(report.get("cost"))
+    return found if isinstance(found, dict) else None
+
+
+_GPU = {
+    **dict.fromkeys(("index", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "nvlink_errors"), count),
+    **dict.fromkeys(("uuid", "name", "pci", "mig"), text),
+    **dict.fromkeys(
+        ("memory_total", "memory_peak", "utilization_mean", "power_mean", "temperature_max", "energy_kwh"), seconds
+    ),
+    **dict.fromkeys(("throttle", "xids"), listed(text)),
+}
+MACHINE = table(
+    {
+        "vendor": text,
+        "driver": table({}),
+        "gpus": listed(table(_GPU)),
+        "processes": listed(table({"pid": whole, "name": text, "peak": seconds}, needed=("pid", "name", "peak"))),
+        "shm": table({"peak": seconds, "size": seconds}, needed=("peak", "size")),
+        "pressure": table(
+            {**dict.fromkeys(("memory_some", "memory_full", "io_full", "cpu_some"), seconds), "of": text}
+        ),
+        "kernel": listed(table({"at": moment, "text": text, "about": text}, {"about": "node"}, ("at", "text"))),
+    }
+)
+"""The machine under a run."""
+
+STACK = table({"pids": listed(count), "names": listed(text), "text": text}, {"pids": list, "names": list}, ("text",))
+LAST_LINE = table({"rank": count, "line": text, "at": moment}, {"line": ""}, ("rank",))
+HANG = table(
+    {
+        **dict.fromkeys(("state", "why", "action"), text),
+        **dict.fromkeys(("silent_s", "step"), seconds),
+        **dict.fromkeys(("at", "since"), moment),
+        "scene": table(
+            {
+                "stacks": listed(STACK),
+                **dict.fromkeys(("processes", "kernel", "notes"), listed(text)),
+                "flight": text,
+                "ranks": listed(LAST_LINE),
+            },
+            {"stacks": list, "processes": list, "kernel": list, "flight": None, "ranks": list, "notes": list},
+        ),
+    },
+    {"why": "", "silent_s": None, "step": None, "scene": None},
+    ("state",),
+)
+"""A hang, and what was found there."""
 
 REPORT = table(
     {
@@ -243,6 +326,10 @@ REPORT = table(
         "diagnosis": _DIAGNOSIS,
         "silent_s": seconds,
         "attempt": ATTEMPT,
+        "progress": PROGRESS,
+        "cost": COST,
+        "machine": MACHINE,
+        "hang": HANG,
         "artifacts": listed(
             table(
                 {"path": text, "size": whole, "fate": text, "note": text}, {"size": None, "note": ""}, ("path", "fate")

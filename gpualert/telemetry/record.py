@@ -40,16 +40,25 @@ _GPU = shapes.table(
 )  # fmt: skip
 """One GPU in a sample or an inventory."""
 
+_PEAKS = shapes.listed(shapes.table({"pid": shapes.whole, "name": shapes.text, "peak": shapes.whole}))
+
+
+def _processes(value: Any) -> Any:
+    """How many there are, in a sample; which took the most memory, in the peaks."""
+    return _PEAKS(value) if isinstance(value, list) else shapes.seconds(value)
+
+
 LINE = shapes.table(
     {
         "at": shapes.moment,
         "kind": shapes.text,
         **dict.fromkeys(("text", "state", "why", "about", "unit", "meaning", "action", "class"), shapes.text),
         **dict.fromkeys(
-            ("cpu_s", "io_bytes", "rss", "processes", "threads", "major_faults", "shm_used", "shm_size",
+            ("cpu_s", "io_bytes", "rss", "threads", "major_faults", "shm_used", "shm_size",
              "log_bytes", "code", "gpu", "pid", "step", "total", "epoch"),
             shapes.seconds,
         ),
+        "processes": _processes,
         "gpus": shapes.listed(_GPU),
         "psi": shapes.table({}),
     },

@@ -112,7 +112,7 @@ def test_runs_lists_the_newest_first(two_runs: Gpualert) -> None:
         ("second", "cuda_oom", 1, "ended"), ("first", "success", 0, "ended"),
     ]  # fmt: skip
     table = call("runs", "--log-dir", str(two_runs.log_dir), "--limit", "1").stdout.decode().splitlines()
-    assert table[0].split() == ["STARTED", "TOOK", "EXIT", "CLASS", "RUN"]
+    assert table[0].split() == ["STARTED", "TOOK", "EXIT", "CLASS", "PROGRESS", "RUN"]
     assert call("runs", "--log-dir", str(two_runs.log_dir), "--limit", "1", "--format", "text").stdout.decode() == (
         "\n".join(table) + "\n"
     )

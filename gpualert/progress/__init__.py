@@ -1,0 +1,1 @@
+"""How far a training has come, recognised from what it prints; standard library alone."""
