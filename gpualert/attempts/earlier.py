@@ -58,7 +58,7 @@ def attempt_of(report: dict[str, Any], whose: tuple[str, ...]) -> Attempt:
     """
     run, end, got = report["run"], report["exit"], _table(report.get("progress"))
     told, outcomes = _told(report)
-    number = _table(report.get("attempt")).get("number")
+    said = _table(report.get("attempt"))
     log_bytes, node = end.get("log_bytes"), run.get("node") or run.get("host")
     return Attempt(
         str(run.get("run_id") or ""),
@@ -71,7 +71,9 @@ def attempt_of(report: dict[str, Any], whose: tuple[str, ...]) -> Attempt:
         _real(got.get("rate")),
         log_bytes if isinstance(log_bytes, int) else None,
         str(node) if node else None,
-        number if isinstance(number, int) and not isinstance(number, bool) else 0,
+        _count(said.get("number")),
+        _count(said.get("same")),
+        _seconds(said.get("first_at")),
         told,
         told is None and "held" in outcomes,
     )
@@ -177,6 +179,10 @@ def _name_in(run_id: str) -> str:
 
 def _table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return value if shapes.count(value) is not shapes.MISSING else 0
 
 
 def _real(value: Any) -> float | None:

@@ -41,6 +41,8 @@ class Attempt:
         log_bytes: How much it printed.
         node: Where it ran.
         number: How many attempts had failed in a row then, as it says itself; 0 where it does not.
+        same: How many of them in the same way without progress, as it says itself; 0 where it does not.
+        first_at: When the first of these ended, in seconds since 1970, as it says itself.
         told_at: When somebody was told, in seconds since 1970; None where nobody was.
         held: Nobody was told, because it was the same again.
     """
@@ -56,6 +58,8 @@ class Attempt:
     log_bytes: int | None = None
     node: str | None = None
     number: int = 0
+    same: int = 0
+    first_at: float | None = None
     told_at: float | None = None
     held: bool = False
 
@@ -68,21 +72,29 @@ class Streak:
         attempts: The attempts that failed so, oldest first, this one last.
         number: How many attempts have failed in a row, in whichever way, with this one.
         held: Attempts of this job that nobody was told of so far, oldest first; of another failure too.
+        unseen: How many failed so before the first of them, as that one says: they are not to be read any more.
     """
 
     attempts: tuple[Attempt, ...]
     number: int = 1
     held: tuple[Attempt, ...] = ()
+    unseen: int = 0
 
     @property
     def same(self) -> int:
         """How often, with this one."""
-        return len(self.attempts)
+        return self.unseen + len(self.attempts)
+
+    @property
+    def first_at(self) -> float:
+        """When the first of them ended, in seconds since 1970."""
+        first = self.attempts[0]
+        return first.first_at if self.unseen and first.first_at is not None else first.ended_at
 
     @property
     def lasted_s(self) -> float:
         """From the first of these ends to the last, in seconds."""
-        return max(self.attempts[-1].ended_at - self.attempts[0].ended_at, 0.0)
+        return max(self.attempts[-1].ended_at - self.first_at, 0.0)
 
     @property
     def stopped(self) -> bool:
@@ -164,7 +176,10 @@ def of(current: Attempt, earlier: Iterable[Attempt]) -> Streak:
         for other in found[1:]:
             best = further(best, other)
         found = [*found, one] if found and not progressed(one, best) else [one]
-    return Streak(tuple(found), max(number, len(alike)), tuple(reversed(held)))
+    oldest = found[0]
+    whole = not broken and oldest is alike[-1] and oldest is not current
+    unseen = max(oldest.same - 1, 0) if whole else 0
+    return Streak(tuple(found), max(number, unseen + len(alike)), tuple(reversed(held)), unseen)
 
 
 def milestone(count: int) -> bool:
@@ -196,7 +211,8 @@ def is_due(streak: Streak, now: float) -> bool:
         streak: The streak.
         now: Seconds since 1970.
     """
-    told = [(count, one.told_at) for count, one in enumerate(streak.attempts, 1) if one.told_at is not None]
+    counted = enumerate(streak.attempts, streak.unseen + 1)
+    told = [(count, one.told_at) for count, one in counted if one.told_at is not None]
     count, at = told[-1] if told else (0, None)
     # A milestone that was passed unseen (its telling failed) is made up for.
     return at is None or next_milestone(count) <= streak.same or now - at >= HOUR_S

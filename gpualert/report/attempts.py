@@ -70,7 +70,7 @@ def apply(report: dict[str, Any], found: Streak) -> None:
         "fingerprint": last.fingerprint,
         "number": found.number,
         "same": found.same,
-        "first_at": _stamp(found.attempts[0].ended_at),
+        "first_at": _stamp(found.first_at),
         "last_at": _stamp(last.ended_at),
         "progress": [_row(one) for one in found.attempts[-ROWS_MAX:]],
         "held": [_row(one) for one in found.held[-ROWS_MAX:]],

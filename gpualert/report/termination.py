@@ -42,7 +42,14 @@ def machine_line(report: dict[str, Any], log: str) -> dict[str, Any]:
         "root": diagnosis["root"]["text"] if diagnosis["root"] else None,
         "confidence": diagnosis["confidence"],
         "at": (report.get("timeline") or {}).get("cause_at"),
-    }
+    } | _progress(report)
+
+
+def _progress(report: dict[str, Any]) -> dict[str, Any]:
+    """How far it got; nothing where nobody knows."""
+    told = report.get("progress") or {}
+    known = {name: told[name] for name in ("step", "epoch") if told.get(name) is not None}
+    return {"progress": known} if known else {}
 
 
 def _machine(report: dict[str, Any], log: str, limit: int) -> str:

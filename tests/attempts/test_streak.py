@@ -82,6 +82,14 @@ def test_no_more_is_read_than_needed() -> None:
     assert len(read) == 2
 
 
+def test_what_is_not_to_be_read_any_more_is_counted_as_the_oldest_says() -> None:
+    found = of({**STUCK, "same": 30, "first_at": 10.0, "number": 31}, STUCK, STUCK)
+    assert (found.same, found.number, found.first_at, found.unseen) == (32, 32, 10.0, 29)
+    # Where the beginning is there, it counts.
+    assert of(OTHER, {**STUCK, "same": 30, "first_at": 10.0}, STUCK).same == 2
+    assert of({"step": 7.0, "same": 30}, STUCK, STUCK).same == 2
+
+
 def test_what_was_held_is_known_until_somebody_is_told() -> None:
     told, held = {**STUCK, "told_at": 5.0}, {**STUCK, "held": True}
     assert [one.run_id for one in of(told, held, told, held, held, STUCK).held] == ["r3", "r4"]

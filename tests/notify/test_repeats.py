@@ -26,7 +26,7 @@ def again(plain: Gpualert, environment: dict[str, str], count: int = 1, script: 
 
 
 def subjects(server: Accepting) -> list[str]:
-    return [fast_mail_parser.parse_email(mail).subject for mail in server.inbox.mails]
+    return [fast_mail_parser.parse_email(mail).subject.strip() for mail in server.inbox.mails]
 
 
 def reports(plain: Gpualert) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def test_another_failure_begins_the_count_anew_and_names_what_was_held(
     again(plain, environment, script=KEY_ERROR)
     assert outcomes(plain)[3:] == [["held"], ["sent"]]
     mail = fast_mail_parser.parse_email(server.inbox.mails[-1])
-    assert mail.subject.startswith("[gpualert] llama-7b failed: ")
+    assert mail.subject.strip().startswith("[gpualert] llama-7b failed: ")
     assert run_dirs(plain.log_dir)[3].name in mail.text_plain[0]
     again(plain, environment)
     assert outcomes(plain)[-1] == ["sent"]
@@ -107,6 +107,23 @@ def test_a_success_begins_the_count_anew(plain: Gpualert, accepting: Callable[..
     done = again(plain, environment)
     assert done.json("report.json")["attempt"]["same"] == 1
     assert outcomes(plain)[-1] == ["sent"]
+
+
+def test_a_failure_that_gets_further_each_time_is_no_loop(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    environment = environment_for(server.port)
+    for step in (100, 5000, 9000, 20000):
+        done = again(plain, environment, script=SCRIPT.replace("step $i loss", f"step $(({step} + i)) loss"))
+    assert outcomes(plain) == [["sent"]] * 4
+    assert (done.json("report.json")["attempt"]["same"], done.json("report.json")["attempt"]["number"]) == (1, 4)
+    assert done.json("report.json")["attempt"]["advice"] is None
+
+
+def test_the_step_that_it_never_passes_is_named(plain: Gpualert, accepting: Callable[..., Accepting]) -> None:
+    server = accepting()
+    done = again(plain, environment_for(server.port), 3)
+    assert "at the same step (3)" in done.json("report.json")["attempt"]["advice"]
+    assert subjects(server)[-1].endswith("(same step 3)")
 
 
 def test_all_turns_it_off(plain: Gpualert, accepting: Callable[..., Accepting], tmp_path: Path) -> None:
