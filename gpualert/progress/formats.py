@@ -65,7 +65,8 @@ _EPOCH = re.compile(
     r"(?:\s{0,2}(?:/|of)\s{0,6}(?P<epochs>\d{1,6}))?(?![\w%])"
 )
 _EPOCH_ALONE = re.compile(
-    r"\W{0,40}(?:begin(?:ning)?|start(?:ing)?|running)?(?: of)?(?: training| train)? ?epoch\W{1,4}\d{1,6}"
+    r"(?:.{0,120}?[|:\]>-] )?\W{0,40}(?:begin(?:ning)?|start(?:ing)?|running)?(?: of)?(?: training| train)?"
+    r" ?epoch\W{1,4}\d{1,6}"
     r"(?:\s{0,2}(?:/|of)\s{0,2}\d{1,6})?(?:\s{0,2}(?:took|finished|done|completed?|ended|started|time)\b.{0,80})?\W{0,40}$"
 )
 _METRIC = re.compile(
