@@ -56,7 +56,9 @@ _STOPPED_PEER = (
     + r"""
 if rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
-train_step(6)
+for step in range(6, 40):
+    train_step(step)
+    time.sleep(0.5)
 """
 )
 _LOST_PEER = (

@@ -58,7 +58,7 @@ class Watched:
             assert self.process.poll() is None, self.output()
             time.sleep(0.05)
 
-    def told(self, after_s: float, state: str = "hang", rhythm: Rhythm | None = None) -> tuple[Suspicion, Rhythm]:
+    def told(self, after_s: float, state: str = "suspected", rhythm: Rhythm | None = None) -> tuple[Suspicion, Rhythm]:
         """Look until the detector says so."""
         rhythm = rhythm or Rhythm(after_s, 0.0)
         until = time.monotonic() + 2 * PATIENCE_S

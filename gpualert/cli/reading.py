@@ -101,6 +101,7 @@ def _make(run: Run) -> dict[str, Any]:
     log = making.logger(run.path)
     settings = making.settings_of(run, log)
     made = making.make(run, settings, making.redaction(settings), log)
+    making.recollect(run, made, settings, log, may_hold=False)
     if run.report is not None:
         made["artifacts"] = run.report.get("artifacts") or []
         made["notifications"] = run.report.get("notifications") or []

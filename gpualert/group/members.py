@@ -156,6 +156,7 @@ def note(directory: str, report: dict[str, Any]) -> None:
     quotes = report["quotes"]
     told = {
         "diagnosis": report["diagnosis"],
+        "progress": report.get("progress"),
         "broke_at": (report.get("timeline") or {}).get("cause_at"),
         "last_output_at": report["exit"].get("last_output_at"),
         "cost": report.get("cost"),

@@ -173,7 +173,7 @@ class Rhythm:
         for rule, windows in _RULES.items():
             if self._pauses[rule] >= windows * self._window(rule):
                 silent, pause = self._silent(), self._pauses[rule]
-                self._hang = Suspicion("hang", silent, self._why(moment, silent, pause), self._name(rule, pause))
+                self._hang = Suspicion("suspected", silent, self._why(moment, silent, pause), self._name(rule, pause))
                 self._working = 0
                 return self._hang
         return None

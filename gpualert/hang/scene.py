@@ -35,8 +35,8 @@ def capture(tree: Tree, run_directory: str, deadline: float) -> dict[str, Any]:
 
     Returns:
         Plain values, at most 200 KiB as JSON: ``processes``, ``kernel`` and ``stacks`` (each ``pids``, ``names``,
-        ``text``), ``ranks`` (``rank``, ``line``, ``at``), ``flight`` (``collectives.findings``, or None), ``notes``
-        (why something is missing).
+        ``text``), ``ranks`` (``rank``, ``line``, ``at``), ``flight`` (``collectives.findings``, ``text``; or None),
+        ``notes`` (why something is missing).
     """
     tree.sample()
     processes = tree.processes()
@@ -131,8 +131,10 @@ def _flight(processes: list[Process], run_directory: str, deadline: float) -> di
         # A dump from before the hang would tell of another one.
         since = time.time() - 1 if asked else began
         found = flightrecorder.told(variables, since, deadline, asked)
-        if found.get("groups") or found.get("notes"):
-            return found
+        if found.get("groups"):
+            return {"text": "; ".join(group["text"] for group in found["groups"][:4]), **found}
+        if found.get("notes"):
+            return {"text": "; ".join(found["notes"]), **found}
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jinja2
 
 from gpualert.progress import text as progress
-from gpualert.report import chart, cost, hang, machine, ranks, scene, wording
+from gpualert.report import attempts, chart, cost, hang, machine, ranks, scene, wording
 from gpualert.report.page import facts_table, headline
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
         what = f"goes on{where} after {wording.duration((report.get('hang') or {}).get('silent_s'))}"
     elif diagnosis["class"] == "success":
         what = f"finished{' with warnings' if diagnosis.get('warnings') else ''}{where}{took}"
+    elif loop := attempts.headline(report):
+        what = one_line(loop)
     else:
         what = f"failed: {one_line(diagnosis['class'])}{where}{took}"
     again = "update: " if report.get("incident", {}).get("revision") else ""
@@ -188,6 +190,8 @@ def make(
         "advice": hang.advice(report, directory) if kind == "hang" else [],
         "ranks": ranks.rows(clean) if "ranks" in report else [],
         "ranks_text": ranks.text(clean) if "ranks" in report else "",
+        "attempts": attempts.rows(report),
+        "attempts_text": attempts.text(report),
     }
     name = {"ended": "mail", "hang": "hang"}.get(kind, "running")
     text, html = (_encodable(_templates().get_template(f"{name}.{form}").render(shown)) for form in ("txt", "html"))
@@ -220,7 +224,7 @@ def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
         lines += [f"note: {one_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
         if diagnosis["root"]:
             lines.append(f"> {one_line(diagnosis['root']['text'])[:400]}")
-        lines += [f"try: {one_line(suggestion)}" for suggestion in diagnosis["suggestions"][:2]]
+        lines += [one_line(step) for step in wording.steps(diagnosis, 2)]
     else:
         told = report.get("hang")
         if kind == "hang" and told:

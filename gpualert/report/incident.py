@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.incident.naming import printed
-from gpualert.report import building, cost, making
+from gpualert.report import attempts, building, cost, making
 from gpualert.rundir.clock import now_us, rfc3339
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ def tell(
     """
     from gpualert.notify import anybody, tell  # noqa: PLC0415  (email and smtplib are slow to import)
 
-    outcome = ""
+    outcome = attempts.held(report)
     making.write(directory, report)
-    if making.wanted(report, settings) and anybody(settings):
+    if not outcome and making.wanted(report, settings) and anybody(settings):
         told = tell(directory, "ended", report, settings, [], mask, deadline, say)
         report["notifications"] = [entry.as_dict() for entry in told]
         outcome = "; ".join(entry.summary() for entry in told if entry.summary())

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from gpualert.progress import text as progress
-from gpualert.report import chart, cost, devices, hang, machine, ranks, wording
+from gpualert.report import attempts, chart, cost, devices, hang, machine, ranks, wording
 
 PAGE_STACK_LINES = 2000
 
@@ -104,6 +104,7 @@ def render(report: dict[str, Any]) -> str:
             root_line=root["line"] if root else None,
             root_text=root["text"] if root else None,
             ranks=ranks.rows(report) if "ranks" in report else [],
+            attempts=attempts.rows(report),
             headline=headline(report),
             facts=facts_table(report),
             chart=chart.draw(report.get("timeline")),

@@ -218,6 +218,28 @@ _DIAGNOSIS = table(
     ("class", "summary"),
 )  # fmt: skip
 
+_EARLIER = table(
+    {
+        **dict.fromkeys(("at", "told_at"), moment),
+        **dict.fromkeys(("duration_s", "step", "epoch"), seconds),
+        **dict.fromkeys(("run_id", "node", "class"), text),
+    },
+    dict.fromkeys(("told_at", "duration_s", "step", "epoch", "node")),
+    ("at", "run_id", "class"),
+)
+ATTEMPT = table(
+    {
+        **dict.fromkeys(("fingerprint", "place", "advice"), text),
+        **dict.fromkeys(("number", "same", "held_count"), count),
+        **dict.fromkeys(("first_at", "last_at"), moment),
+        **dict.fromkeys(("progress", "held"), listed(_EARLIER)),
+        "loop": switch,
+        "identity": listed(text),
+    },
+    {"progress": list, "held": list, "held_count": 0, "place": "", "loop": False},
+    ("fingerprint", "number", "same", "first_at", "last_at"),
+)
+"""What earlier attempts of the job say: ``attempt`` in ``report.json``."""
 PROGRESS = table(
     {
         **dict.fromkeys(("at", "since", "nan_since"), moment),
@@ -305,6 +327,7 @@ REPORT = table(
         "exit": EXIT,
         "diagnosis": _DIAGNOSIS,
         "silent_s": seconds,
+        "attempt": ATTEMPT,
         "progress": PROGRESS,
         "cost": COST,
         "machine": MACHINE,
