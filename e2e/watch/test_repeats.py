@@ -124,7 +124,21 @@ def test_a_job_made_again_under_its_name_goes_on_counting(plane: Plane, watching
         path = f"/apis/batch/v1/namespaces/{watching.namespace}/jobs/anew"
         plane.ask("DELETE", f"{path}?propagationPolicy=Background")
         plane.ask("DELETE", f"/api/v1/namespaces/{watching.namespace}/pods/{pod}?gracePeriodSeconds=0")
-    assert "do not retry: the same failure 2 times in " in body(watching.mails[-1])
+    watching.quiet()
+    first, second = watching.mails
+    assert "Attempts before this one" not in body(first)
+    assert "do not retry: the same failure 2 times in " in body(second)
+
+
+def test_a_job_that_goes_after_it_was_told_is_not_told_again(plane: Plane, watching: Watching) -> None:
+    watching.start()
+    job = plane.job(watching.namespace, "gone", 1)
+    fail_once(plane, watching, job, 0)
+    settled(plane, watching, "gone", 1)
+    plane.ask("DELETE", f"/apis/batch/v1/namespaces/{watching.namespace}/jobs/gone?propagationPolicy=Background")
+    plane.ask("DELETE", f"/api/v1/namespaces/{watching.namespace}/pods/gone-0-try0?gracePeriodSeconds=0")
+    watching.quiet(10)
+    assert len(watching.mails) == 1
 
 
 def test_all_turns_it_off(plane: Plane, watching: Watching) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gpualert.attempts import fingerprint, identity
 from gpualert.attempts.streak import Attempt
 from gpualert.rundir import regular, shapes
-from gpualert.rundir.reader import MAX_JSON, Run, run_ids
-from gpualert.rundir.writer import REPORT, RUN
+from gpualert.rundir.reader import MAX_JSON, run_ids
+from gpualert.rundir.writer import EXIT, REPORT, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ OTHER_CLOCK_S = 10.0
 """How far the clocks of two hosts may be apart."""
 _NUMBERS = re.compile(r"\d+")
 _TELLS = ("sent", "spooled")
+_WANTED = ("run", "exit", "diagnosis", "progress", "attempt", "notifications", "made_at")
 
 
 def ending(report: dict[str, Any]) -> str:
@@ -98,17 +100,17 @@ def of_run(path: str, facts: dict[str, Any]) -> Iterator[Attempt]:
     named = (one for one in run_ids(parent) if oldest <= one < own and _name_in(one) == name)
     for _, run_id in zip(range(LOOKED_AT), named, strict=False):
         directory = os.path.join(parent, run_id)
-        if identity.of(_facts(os.path.join(directory, RUN))) != whose:
+        run = _read(os.path.join(directory, RUN), shapes.RUN) or {}
+        if identity.of(run) != whose:
             continue
         left -= _size(os.path.join(directory, REPORT))
         if left < 0:
             return
-        run = Run.read(directory)
-        found = _ended(run, whose)
-        slack = 0.0 if run.facts.get("host") == host else OTHER_CLOCK_S
-        started = _seconds(run.facts.get("started_at"))
+        found = _ended(directory, run, whose)
+        slack = 0.0 if run.get("host") == host else OTHER_CLOCK_S
+        started = _seconds(run.get("started_at"))
         if found is not None and started is not None and found.ended_at <= began + slack:
-            began, host = min(started, began), run.facts.get("host")
+            began, host = min(started, began), run.get("host")
             yield found
 
 
@@ -131,14 +133,16 @@ def of_incidents(paths: list[str], began: float, whose: tuple[str, ...]) -> Iter
             yield found
 
 
-def _ended(run: Run, whose: tuple[str, ...]) -> Attempt | None:
+def _ended(directory: str, run: dict[str, Any], whose: tuple[str, ...]) -> Attempt | None:
     """The attempt that a run was; None while it goes on, or when nobody has said yet why it ended."""
-    if run.exit is None:
+    end = _read(os.path.join(directory, EXIT), shapes.EXIT)
+    if end is None:
         return None
-    if run.report is not None:
-        return attempt_of({**run.report, "run": run.facts, "exit": run.exit}, whose)
-    if run.exit.get("exit_code") == 0:  # a quiet success, whose report could not be written
-        return attempt_of({"run": run.facts, "exit": run.exit, "diagnosis": {"class": "success"}}, whose)
+    report = _report(os.path.join(directory, REPORT))
+    if report is not None:
+        return attempt_of({**report, "run": run, "exit": end}, whose)
+    if end.get("exit_code") == 0:  # a quiet success, whose report could not be written
+        return attempt_of({"run": run, "exit": end, "diagnosis": {"class": "success"}}, whose)
     return None
 
 
@@ -149,12 +153,15 @@ def _told(report: dict[str, Any]) -> tuple[float | None, set[str]]:
     return max(times, default=None), {str(row.get("outcome")) for row in rows}
 
 
-def _facts(path: str) -> dict[str, Any]:
-    return _read(path, shapes.RUN) or {}
-
-
 def _report(path: str) -> dict[str, Any] | None:
-    return _read(path, shapes.REPORT)
+    """A report as far as it is wanted here: its curves and quotes, most of it, are not looked at."""
+    try:
+        value = json.loads((regular.content(path, MAX_JSON) or b"").decode("utf-8", "replace"))
+        kept = {name: value[name] for name in _WANTED if name in value} if isinstance(value, dict) else {}
+        found = shapes.REPORT(shapes.loads(json.dumps(kept)))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _read(path: str, shape: shapes.Shape) -> dict[str, Any] | None:

@@ -293,8 +293,11 @@ class Watcher:
             self._settled(attempt, state)
             return True
         report = self._report(attempt, verdict, ranks, marked)
-        done = self._tell(attempt, report, marked)
+        # The marks go with the job, and its pods change once more by going: that is nothing new.
+        said = (verdict.cls, tuple(sorted(str(row["name"]) for row in report["ranks"] if row["role"] == "root")))
+        done = attempt.verdict == said or self._tell(attempt, report, marked)
         if done:
+            attempt.verdict = said
             self._settled(attempt, state)
         return done
 
@@ -363,8 +366,8 @@ class Watcher:
         with self.lock:
             found = self.repeats.note(attempt, marked, self.book.jobs.values(), report)
         mark = repeats.marking(mark, found)
-        holdable = found is not None and self._may_be_held(attempt, marked, before, report)
-        if found is not None and holdable and attempts.hold(report, found, now):
+        may_be_held = found is not None and self._may_be_held(attempt, marked, before, report)
+        if found is not None and may_be_held and attempts.hold(report, found, now):
             return self._hold(attempt, marked, mark, report, counted=before is not None)
         own = before is not None or self.storm.may(namespace, now)
         if marked is not None:
