@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from collector import cost
 from measure import Row, paired, spent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -42,6 +43,7 @@ class Sizes:
         self.bytes = (64 if quick else 512) << 20
         self.memory = (200 if quick else 10_240) << 20
         self.log = (64 if quick else 1024) << 20
+        self.watched_s = 20.0 if quick else 60.0
 
 
 def startup(sizes: Sizes, work: Path) -> list[Row]:
@@ -169,6 +171,11 @@ def reporting(sizes: Sizes, work: Path) -> list[Row]:
     return rows
 
 
+def collector(sizes: Sizes, work: Path) -> list[Row]:
+    """What measuring a run costs beside it."""
+    return cost(sizes.watched_s, work)
+
+
 def machine() -> str:
     """What this was measured on."""
     model = "unknown processor"
@@ -193,7 +200,7 @@ def main() -> None:
     print(f"Measured {time.strftime('%Y-%m-%d')} on {machine()}.\n")
     print("| what | goal | measured | reached |\n|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpualert-bench-") as directory:
-        for part in (startup, throughput, memory, reporting):
+        for part in (startup, throughput, memory, reporting, collector):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             try:
                 rows = part(sizes, Path(directory))

@@ -48,6 +48,7 @@ KEPT_ENCODINGS = {
     "utf_16", "utf_16_le", "utf_16_be", "utf_32", "unicode_escape", "raw_unicode_escape", "iso8859_1", "iso8859_15",
     "base64_codec", "quopri_codec", "hex_codec", "zlib_codec", "undefined",
 }  # fmt: skip
+STACKS = "py-spy"
 WITHOUT_SUFFIXES = (".pyi", ".c", ".h", ".pyx", ".pxd", ".mo", ".po", ".pot")
 
 
@@ -124,9 +125,10 @@ def copy_standard_library(output: pathlib.Path, *, cluster: bool) -> None:
 def install_packages(output: pathlib.Path, wheelhouse: pathlib.Path | None, *, cluster: bool) -> None:
     """Gpualert and its dependencies."""
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
-    wanted = list(project["dependencies"]) + project["optional-dependencies"]["notify"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["notify"], *extras["gpu"]]
     if cluster:
-        wanted += project["optional-dependencies"].get("cluster", [])
+        wanted += extras["cluster"]
     site = output / "site"
     pip = [sys.executable, "-m", "pip"]
     offline: list[str] = []
@@ -139,6 +141,9 @@ def install_packages(output: pathlib.Path, wheelhouse: pathlib.Path | None, *, c
     options = ["--no-compile", "--only-binary", ":all:", "--target", str(site)]
     subprocess.run([*pip, "install", *quiet, *options, *offline, *wanted], check=True)
     shutil.copytree(SOURCE / "gpualert", site / "gpualert", ignore=shutil.ignore_patterns("__pycache__"))
+    # A static program, which takes the stacks of a hanging job; with its symbols it would be half as large again.
+    shutil.copy(site / "bin" / STACKS, output / "bin" / STACKS)
+    subprocess.run(["strip", str(output / "bin" / STACKS)], check=True)
     trim(site)
 
 

@@ -10,6 +10,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpualert.diagnosis import memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -67,6 +69,7 @@ ENDS = (
         lambda f: f.exit_code not in (None, 126, 127, 1, 2),
         rules_out=frozenset({"not_executable"}),
     ),
+    End("shared memory never half full", memory.shared_roomy, rules_out=frozenset({"shm.bus"})),
     End("no out-of-memory kill, by the counters", lambda f: f.counted and not f.oom_kills, rules_out=_OOM_BY_KERNEL),
     End(
         "no interrupt, since gpualert would have passed it on",

@@ -6,9 +6,12 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpualert.diagnosis import memory
+from gpualert.diagnosis.amounts import span
 from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
 
 if TYPE_CHECKING:
+    from gpualert.diagnosis.machine import Hang
     from gpualert.diagnosis.rulebook import Rulebook
 
 CERTAIN = 0.95
@@ -38,8 +41,10 @@ _MADE_BY_STOP = frozenset(
 
 
 def normalised(facts: Facts) -> Facts:
-    """Facts with a shell's 128+N told as what it is: signal N."""
+    """Facts with a shell's 128+N told as what it is, signal N, and kills counted that only the kernel tells of."""
     code = facts.exit_code
+    if facts.machine is not None and not facts.counted and not facts.oom_kills:
+        facts = replace(facts, oom_kills=memory.kills_told(facts.machine))
     if facts.signal is None and code is not None and 128 < code < 128 + 65:
         return replace(facts, signal=code - 128)
     return facts
@@ -72,12 +77,23 @@ def stop_signal(facts: Facts) -> int | None:
 
 def explained_by_stop(facts: Facts) -> frozenset[str]:
     """The classes that are only consequences, given a stop signal from outside or our own limit."""
-    return _MADE_BY_STOP if stop_signal(facts) is not None or facts.timed_out else frozenset()
+    ended = facts.timed_out or (facts.hang is not None and facts.hang.terminated)
+    return _MADE_BY_STOP if ended or stop_signal(facts) is not None else frozenset()
 
 
-def _answer(
+def answer(
     rules: Rulebook, cls: str, confidence: float, summary: str, *evidence: str, advice: tuple[str, ...] = ()
 ) -> Diagnosis:
+    """A diagnosis from facts alone.
+
+    Args:
+        rules: Where the class's family and advice come from.
+        cls: The class.
+        confidence: How sure this is, 0..1.
+        summary: One line for a person.
+        evidence: The facts, in one line each.
+        advice: What to do before the class's advice.
+    """
     known = rules.classes[cls]
     return Diagnosis(
         cls,
@@ -105,27 +121,36 @@ def from_facts(facts: Facts, rules: Rulebook) -> Diagnosis | None:
     """
     if facts.launch_error is not None:
         cls = "not_executable" if facts.exit_code == 126 else "command_not_found"
-        return _answer(rules, cls, 0.99, facts.launch_error, "the command could not be executed")
+        return answer(rules, cls, 0.99, facts.launch_error, "the command could not be executed")
     if facts.interrupted:
         return _lost(facts, rules)
     if facts.timed_out:
         limit = f"{facts.timeout_s:g} s" if facts.timeout_s is not None else "its limit"
-        return _answer(rules, "terminated", 0.97, f"ended by gpualert's own --timeout after {limit}", "--timeout")
+        return answer(rules, "terminated", 0.97, f"ended by gpualert's own --timeout after {limit}", "--timeout")
     if facts.oom_kills and (facts.signal == signal.SIGKILL or not succeeded(facts)):
         limit = f" (limit {_gib(facts.memory_limit)})" if facts.memory_limit else ""
         count = f"{facts.oom_kills} process{'es' if facts.oom_kills > 1 else ''}"
         text = f"the out-of-memory killer ended {count} of this run{limit}"
-        return _answer(rules, "oom_killer", 0.97, text, f"control group: oom_kill {facts.oom_kills}")
+        return answer(rules, "oom_killer", 0.97, text, f"control group: oom_kill {facts.oom_kills}")
+    if facts.hang is not None and facts.hang.terminated:
+        return _hung(facts.hang, rules, 0.95, "gpualert ended it (hang.action = terminate)")
     return _by_signal(facts, rules)
 
 
-def outranked_from(answer: Diagnosis | None) -> float:
+def _hung(hang: Hang, rules: Rulebook, confidence: float, end: str) -> Diagnosis:
+    """A run that hung until something ended it."""
+    why = f": {hang.why}" if hang.why else ""
+    text = f"it hung for {span(hang.silent_s)}{why}; {end}"
+    return answer(rules, "hang", confidence, text, f"no sign of life for {span(hang.silent_s)}{why}", end)
+
+
+def outranked_from(found: Diagnosis | None) -> float:
     """From which level on text says more than these facts: an abort mostly follows what the log names.
 
     Args:
-        answer: What the facts say.
+        found: What the facts say.
     """
-    return ABORTS_OUTRANKED_FROM if answer is not None and answer.cls == "native_abort" else 2.0
+    return ABORTS_OUTRANKED_FROM if found is not None and found.cls == "native_abort" else 2.0
 
 
 def _by_signal(facts: Facts, rules: Rulebook) -> Diagnosis | None:
@@ -133,17 +158,22 @@ def _by_signal(facts: Facts, rules: Rulebook) -> Diagnosis | None:
     if stop is not None and not succeeded(facts):
         cls = _STOPPED[signal.Signals(stop)]
         late = f", then {name_of(facts.signal)}" if facts.signal not in (None, stop) else ""
+        if facts.hang is not None:
+            return _hung(facts.hang, rules, 0.8, f"it was still hanging when {name_of(stop)} came from outside{late}")
         text = f"stopped from outside by {name_of(stop)}{late}"
-        return _answer(rules, "terminated" if cls == "hang" else cls, 0.93, text, f"{name_of(stop)} was forwarded")
+        return answer(rules, "terminated" if cls == "hang" else cls, 0.93, text, f"{name_of(stop)} was forwarded")
     if facts.signal is None:
         return None
     if facts.signal == signal.SIGKILL:
         return None
     number = signal.Signals(facts.signal) if facts.signal in signal.Signals.__members__.values() else None
     if number in _STOPPED:
-        return _answer(rules, _STOPPED[number], 0.85, f"ended by {number.name}", f"wait status: {number.name}")
+        return answer(rules, _STOPPED[number], 0.85, f"ended by {number.name}", f"wait status: {number.name}")
+    if number == signal.SIGBUS and memory.shared_full(facts):
+        text = f"crashed with SIGBUS, and shared memory was full: {memory.shared_words(facts)}"
+        return answer(rules, "shm_exhausted", 0.93, text, memory.shared_words(facts), "wait status: SIGBUS")
     if number in _BROKEN:
-        return _answer(rules, _BROKEN[number], 0.8, f"crashed with {number.name}", f"wait status: {number.name}")
+        return answer(rules, _BROKEN[number], 0.8, f"crashed with {number.name}", f"wait status: {number.name}")
     return None
 
 
@@ -151,41 +181,49 @@ def _lost(facts: Facts, rules: Rulebook) -> Diagnosis:
     """The supervisor died, and the job with it or after it."""
     if facts.oom_kills:
         text = f"{_BOTH}; the control group counts a process ended by the out-of-memory killer"
-        return _answer(rules, "oom_killer", 0.95, text, f"control group: oom_kill {facts.oom_kills}")
+        return answer(rules, "oom_killer", 0.95, text, f"control group: oom_kill {facts.oom_kills}")
     stop = stop_signal(facts)
     if stop is not None:
         text = f"stopped from outside by {name_of(stop)}, then {_BOTH}"
-        return _answer(rules, "terminated", 0.95, text, f"{name_of(stop)} was forwarded")
+        return answer(rules, "terminated", 0.95, text, f"{name_of(stop)} was forwarded")
     last, limit = facts.memory_last, facts.memory_limit
     if last is not None and limit and last >= NEAR_LIMIT * limit:
         text = f"{_BOTH}, with {_gib(last)} of {_gib(limit)} memory in use"
-        return _answer(rules, "oom_killer", 0.95, text, "the last memory sample was near the limit")
-    memory = f"; last memory sample {_gib(last)}" + (f" of {_gib(limit)}" if limit else "") if last is not None else ""
-    text = f"{_BOTH}, and nothing says why{memory}"
-    return _answer(rules, "lost", 0.95, text)
+        return answer(rules, "oom_killer", 0.95, text, "the last memory sample was near the limit")
+    if (words := memory.pressing(facts)) is not None:
+        return answer(rules, "oom_killer", 0.75, f"{_BOTH}, under memory pressure: {words}", words)
+    left = f"; last memory sample {_gib(last)}" + (f" of {_gib(limit)}" if limit else "") if last is not None else ""
+    text = f"{_BOTH}, and nothing says why{left}"
+    return answer(rules, "lost", 0.95, text)
 
 
 def unexplained(facts: Facts, rules: Rulebook) -> Diagnosis:
     """When neither facts nor log name a cause."""
+    if facts.signal == signal.SIGKILL and (words := memory.pressing(facts)) is not None:
+        text = f"ended by SIGKILL from outside under memory pressure: {words}"
+        return answer(rules, "oom_killer", 0.7, text, "wait status: SIGKILL", words)
+    if facts.hang is not None:
+        how = f"exit code {facts.exit_code}" if facts.signal is None else name_of(facts.signal)
+        return _hung(facts.hang, rules, 0.65, f"it was still hanging when it ended with {how}")
     if facts.signal == signal.SIGKILL:
         text = (
             "ended by SIGKILL from outside, and nothing shows memory pressure: "
             "a grace period that was over, a hard limit, or a person"
         )
-        return _answer(rules, "unknown", 0.5, text, "wait status: SIGKILL")
+        return answer(rules, "unknown", 0.5, text, "wait status: SIGKILL")
     if facts.exit_code == TIMEOUT_CODE and facts.signal is None:
         text = "exit code 124, as timeout(1) gives when its limit was reached"
-        return _answer(rules, "terminated", 0.6, text, "exit code 124")
+        return answer(rules, "terminated", 0.6, text, "exit code 124")
     how = f"exit code {facts.exit_code}" if facts.exit_code is not None else "no exit status"
     if facts.signal is not None:
         how = name_of(facts.signal)
-    return _answer(rules, "unknown", 0.3, f"failed with {how}, and the log does not say why")
+    return answer(rules, "unknown", 0.3, f"failed with {how}, and the log does not say why")
 
 
 def success(facts: Facts, rules: Rulebook) -> Diagnosis:
     """Exit code 0."""
-    answer = _answer(rules, "success", 0.98, "the command ended without error")
+    found = answer(rules, "success", 0.98, "the command ended without error")
     if facts.oom_kills:
         warning = f"the out-of-memory killer ended {facts.oom_kills} of its processes, but the exit code is 0"
-        return replace(answer, confidence=0.7, warnings=(warning,))
-    return answer
+        return replace(found, confidence=0.7, warnings=(warning,))
+    return found

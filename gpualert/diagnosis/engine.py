@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpualert.diagnosis import consistency, ending, torchrun, traceback
+from gpualert.diagnosis import consistency, ending, joining, torchrun, traceback
 from gpualert.diagnosis.model import Diagnosis, Evidence, Facts
 from gpualert.diagnosis.reader import CHUNK, Hit, LogSource, Scan, line_starts, lines_from, open_log
 from gpualert.diagnosis.rulebook import LEVELS, FailureClass, Rulebook
@@ -82,11 +82,13 @@ def diagnose(
     rules = rules or Rulebook.load()
     facts = facts or Facts()
     stream = open_log(log)
+    facts = ending.normalised(facts)
     try:
-        return _Case(stream, ending.normalised(facts), rules, mask).decide()
+        found = _Case(stream, facts, rules, mask).decide()
     finally:
         if stream is not log:
             stream.close()
+    return joining.joined(found, facts, rules)
 
 
 class _Case:
@@ -105,6 +107,8 @@ class _Case:
 
     def decide(self) -> Diagnosis:
         by_facts = ending.from_facts(self.facts, self.rules)
+        if by_facts is not None and by_facts.cls == "hang" and (cause := self._before_silence()) is not None:
+            return cause
         if by_facts is not None and by_facts.confidence >= ending.CERTAIN:
             return self._with_evidence(by_facts, self._candidates())
         if ending.succeeded(self.facts):
@@ -121,6 +125,24 @@ class _Case:
         if best is None:
             return self._with_evidence(ending.unexplained(self.facts, self.rules), candidates)
         return self._from(best, candidates)
+
+    def _before_silence(self) -> Diagnosis | None:
+        """The cause that the log shows of a hang, from before nothing moved any more; None where it shows none.
+
+        What was printed later came of the stop that ended the run.
+        """
+        size = self.facts.hang.log_bytes if self.facts.hang is not None else None
+        made_by_stop = ending.explained_by_stop(self.facts) if size is None else frozenset()
+        final = self._final_chains(self._chains())
+        candidates = [
+            one
+            for one in self._candidates()
+            if (size is None or one.hit.offset < size)
+            and one.hit.rule.cls not in ("hang", *made_by_stop)
+            and (one.level >= LEVELS["driver"] or (one.level > LEVELS["symptom"] and _around(one.hit, final)))
+        ]
+        best = self._best(candidates)
+        return None if best is None else self._from(best, candidates)
 
     def _last_resort(self) -> Candidate | None:
         """The last uncaught exception, although output went on after it: a buffered stream comes out late."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from gpualert.diagnosis.machine import Hang, Machine
+    from gpualert.diagnosis.signs import Sign
 
 Role = Literal["root", "cascade", "confirmation"]
 
@@ -29,6 +33,9 @@ class Facts:
         memory_limit: The control group's memory limit in bytes.
         memory_peak: The highest memory use seen, in bytes.
         memory_last: The last memory sample of the run, in bytes.
+        limit_hits: How often the control group ran into its memory limit, and memory had to be given back.
+        shm_peak: The most that was in ``/dev/shm``, in bytes.
+        shm_size: How much can be in it, in bytes.
         pids_max_events: How often the control group's process limit refused a fork.
         interrupted: The supervisor died, and the job with it or after it, so there is no exit status.
         duration_s: How long the command ran, in seconds.
@@ -36,6 +43,8 @@ class Facts:
         rank: This process's rank; None outside a distributed job.
         world_size: The number of ranks.
         node: The node's name.
+        hang: The run hung when it ended; None when it did not, or nobody looked.
+        machine: What was measured beside the run; None when nothing was.
     """
 
     exit_code: int | None = None
@@ -53,6 +62,9 @@ class Facts:
     memory_limit: int | None = None
     memory_peak: int | None = None
     memory_last: int | None = None
+    limit_hits: int = 0
+    shm_peak: int | None = None
+    shm_size: int | None = None
     pids_max_events: int = 0
     interrupted: bool = False
     duration_s: float | None = None
@@ -60,6 +72,8 @@ class Facts:
     rank: int | None = None
     world_size: int | None = None
     node: str | None = None
+    hang: Hang | None = None
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,8 @@ class Diagnosis:
         retryable: A retry without any change may succeed.
         node_suspect: The node's hardware or set-up is suspect.
         warnings: What is odd about a success (or about the log itself).
+        at: When the deciding fact was seen, in seconds since 1970; None where a line of the log decides.
+        broken: Errors of hardware that the driver reported, of this rank's GPUs and its neighbours'.
     """
 
     cls: str
@@ -108,6 +124,8 @@ class Diagnosis:
     retryable: bool = False
     node_suspect: bool = False
     warnings: tuple[str, ...] = field(default=())
+    at: float | None = None
+    broken: tuple[Sign, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """The JSON object that ``classify`` prints and ``report.json`` holds."""

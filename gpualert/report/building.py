@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
-from gpualert.report import progress, quotes, timeline
+from gpualert.report import cost, hang, machine, measured, progress, quotes, timeline
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir.clock import now_us, rfc3339
+from gpualert.telemetry import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def _row(value: Any) -> list[Any]:
 
 
 def facts_of(run: Run) -> Facts:
-    """The facts of a run, from its files; whatever is missing or malformed is unknown.
+    """The facts of a run, from its small files; whatever is missing or malformed is unknown.
 
     Args:
         run: The run.
@@ -65,6 +66,9 @@ def facts_of(run: Run) -> Facts:
         memory_limit=_whole(group.get("memory_limit")),
         memory_peak=_whole(group.get("memory_peak")),
         memory_last=_whole(group.get("memory_last")),
+        limit_hits=_whole(group.get("limit_hits")) or 0,
+        shm_peak=_whole(group.get("shm_peak")),
+        shm_size=_whole(group.get("shm_size")),
         pids_max_events=_whole(group.get("pids_max_events")) or 0,
         interrupted=bool(end.get("interrupted")),
         duration_s=_real(end.get("duration_s")),
@@ -89,7 +93,7 @@ def diagnosed(run: Run, rule_directories: list[str], redaction: Redaction) -> tu
     except RuleError as error:
         trouble.append(f"{error}: own rules are ignored")
         rules = Rulebook.load()
-    facts = facts_of(run)
+    facts = measured.with_telemetry(facts_of(run), run)
     try:
         return diagnose(run.log_path, facts, rules=rules, mask=redaction.mask), trouble
     except OSError as error:
@@ -137,20 +141,25 @@ def masked(value: Any, redaction: Redaction) -> Any:
     return value
 
 
-def cost(gpus: int | None, duration_s: float | None, silent_s: float | None) -> dict[str, float] | None:
-    """What the run has used up.
+def course_of(
+    run: Run, duration_s: float | None, silent_s: float | None, root_line: int | None = None
+) -> dict[str, Any]:
+    """What the report says of how the run went: its ``timeline``, ``cost``, ``machine`` and ``hang``.
 
     Args:
-        gpus: How many GPUs it had.
+        run: The run.
         duration_s: How long it ran, in seconds.
         silent_s: How long it printed nothing before its end, in seconds.
-
-    Returns:
-        ``gpu_hours``, and ``silent_gpu_hours`` of them after the last output; None where the GPUs are unknown or none.
+        root_line: The decisive line's number in the log.
     """
-    if not gpus or duration_s is None:
-        return None
-    return {"gpu_hours": gpus * duration_s / 3600, "silent_gpu_hours": gpus * (silent_s or 0.0) / 3600}
+    seen, span = record.read(run.path), timeline.span_of(run)
+    ended = (run.exit or {}).get("hang")
+    return {
+        "cost": cost.of(_whole(run.facts.get("gpus")), duration_s, silent_s, seen, span),
+        "timeline": timeline.of(run, root_line, seen),
+        "machine": machine.of(seen),
+        "hang": hang.of(seen, ended if isinstance(ended, dict) else None),
+    }
 
 
 def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redaction) -> dict[str, Any]:
@@ -165,15 +174,17 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
     said = (run.exit or {}).get("trouble")
     root_line = diagnosis.root.line if diagnosis.root else None
     facts = facts_of(run)
+    course = course_of(run, facts.duration_s, facts.silent_s, root_line)
+    course["timeline"] = _timed(course["timeline"], diagnosis)
     report = {
         "schema": SCHEMA,
         "run": run.facts,
         "exit": run.exit or {},
         "diagnosis": diagnosis.as_dict(),
         "silent_s": facts.silent_s,
-        "cost": cost(_whole(run.facts.get("gpus")), facts.duration_s, facts.silent_s),
+        **course,
+        "hardware": measured.rows(diagnosis.broken),
         "progress": progress.of(run),
-        "timeline": timeline.of(run, root_line),
         "quotes": quotes.take(run.log_path, root_line, redaction),
         "artifacts": [],
         "notifications": [],
@@ -184,6 +195,15 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
     found = masked(report, redaction)
     assert isinstance(found, dict)  # noqa: S101  (mypy: a dict stays one)
     return found
+
+
+def _timed(found: dict[str, Any] | None, diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """A timeline that knows when the cause was, also where that is no line of the log."""
+    if found is None or diagnosis.at is None:
+        return found
+    printed = seconds_of(found["cause_at"])
+    at = diagnosis.at if printed is None else min(diagnosis.at, printed)
+    return {**found, "cause_at": rfc3339(int(at * 1e6))}
 
 
 def running(run: Run, now: datetime, redaction: Redaction) -> dict[str, Any]:
@@ -202,9 +222,8 @@ def running(run: Run, now: datetime, redaction: Redaction) -> dict[str, Any]:
         "exit": run.exit or {},
         "diagnosis": None,
         "silent_s": silent,
-        "cost": cost(_whole(run.facts.get("gpus")), _real((run.exit or {}).get("duration_s")), silent),
+        **course_of(run, _real((run.exit or {}).get("duration_s")), silent),
         "progress": progress.of(run, goes_on=True),
-        "timeline": timeline.of(run),
         "quotes": quotes.take(run.log_path, None, redaction),
         "artifacts": [],
         "notifications": [],

@@ -19,6 +19,8 @@ from gpualert.rundir import survivor
 from gpualert.rundir.reader import Run
 from gpualert.rundir.termination import CONTAINER_LIMIT, TerminationLog, room
 from gpualert.supervisor.reporter import GRACE_S
+from gpualert.supervisor.trouble import PREFIX
+from gpualert.telemetry import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from gpualert.config import Settings
     from gpualert.supervisor.redaction import Redaction
 
+COLLECTOR_PATIENCE_S = 1.2
+"""How long its last sample may take: it began when the command ended, while this process was still being loaded."""
 TELLING_S = 4.0
 """How long before the deadline the diagnosis must have come, so that there is time to tell."""
 MAIL_MARGIN_S = 1.6
@@ -90,10 +94,13 @@ def report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
 
 def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     log = making.logger(task.directory)
+    with making.step(log, "wait for the collector"):
+        record.wait_for_end(task.directory, COLLECTOR_PATIENCE_S)
     run = Run.read(task.directory)
     settings = making.settings_of(run, log)
     redaction = making.redaction(settings)
     made = _diagnosed(task, run, settings, redaction, log)
+    making.recollect(run, made, settings, log, may_hold=task.group is None)
     with contextlib.ExitStack() as stack:
         with making.step(log, "begin to tell"):
             stack.enter_context(survivor.telling(task.directory))
@@ -134,6 +141,9 @@ def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     with making.step(log, "write again"):
         making.write_again(task.directory, made)
         survivor.settle(task.directory)
+    if settings.telemetry.textfile or settings.telemetry.otlp:
+        with making.step(log, "export"):
+            _export(task, made, settings, say)
     with making.step(log, "send what others left"):
         if not any(told["outcome"] == "spooled" for told in made["notifications"]):
             making.retry_others(task.directory, settings, task.deadline - MAIL_MARGIN_S, log)
@@ -175,6 +185,17 @@ def _together(
     except OSError as error:
         made["trouble"].append(f"cannot use {directory} ({error.strerror}): this rank is told of on its own")
         return making.notify(task.directory, made, settings, mask, task.deadline - MAIL_MARGIN_S, say)
+
+
+def _export(task: Task, made: dict[str, Any], settings: Settings, say: Callable[[str], None]) -> None:
+    """Tell those who keep figures of the end; what goes wrong with it is said and recorded."""
+    from gpualert.report import export  # noqa: PLC0415  (only where it is wanted)
+
+    trouble = export.finish(task.directory, made, settings, task.deadline - MAIL_MARGIN_S / 2)
+    if trouble:
+        say("".join(f"{PREFIX}{line}\n" for line in trouble))
+        made["trouble"] += trouble
+        making.write_again(task.directory, made)
 
 
 def _tell(task: Task, step: bytes) -> None:

@@ -5,9 +5,12 @@ Sources: the kernel's ``Documentation/admin-guide/cgroup-v2.rst`` and ``cgroup-v
 
 from __future__ import annotations
 
+import posix
+
 from gpualert.supervisor import files
 
 MOUNT = "/sys/fs/cgroup"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  (looked at, not written to)
 _NO_LIMIT = 1 << 60
 """Version 1 writes "no limit" as the largest multiple of a page below 2**63."""
 
@@ -22,9 +25,22 @@ class Sample:
         peak: The highest ``current`` so far in bytes.
         oom_kill: How many of the group's processes the out-of-memory killer has ended.
         pids_max_events: How often the limit of processes has refused a fork.
+        limit_hits: How often the group has run into its memory limit, and memory had to be given back.
+        shm_used: What is in ``/dev/shm``, in bytes.
+        shm_size: How much can be in it.
     """
 
-    __slots__ = ("current", "limit", "oom_kill", "peak", "pids_max_events", "working_set")
+    __slots__ = (
+        "current",
+        "limit",
+        "limit_hits",
+        "oom_kill",
+        "peak",
+        "pids_max_events",
+        "shm_size",
+        "shm_used",
+        "working_set",
+    )
 
     def __init__(
         self,
@@ -34,6 +50,7 @@ class Sample:
         peak: int | None = None,
         oom_kill: int | None = None,
         pids_max_events: int | None = None,
+        limit_hits: int | None = None,
     ) -> None:
         self.current = current
         self.working_set = working_set
@@ -41,6 +58,17 @@ class Sample:
         self.peak = peak
         self.oom_kill = oom_kill
         self.pids_max_events = pids_max_events
+        self.limit_hits = limit_hits
+        self.shm_used, self.shm_size = _shared_memory()
+
+
+def _shared_memory() -> tuple[int | None, int | None]:
+    """What is used of ``/dev/shm``, and its size, in bytes."""
+    try:
+        state = posix.statvfs(SHARED_MEMORY)
+    except OSError:
+        return None, None
+    return (state.f_blocks - state.f_bfree) * state.f_frsize, state.f_blocks * state.f_frsize
 
 
 def _number(path: str) -> int | None:
@@ -48,13 +76,19 @@ def _number(path: str) -> int | None:
     return int(content) if content and content.strip().isdigit() else None
 
 
-def _counter(path: str, key: bytes) -> int | None:
-    """One value of a file of ``key value`` lines."""
+def _counters(path: str, *keys: bytes) -> list[int | None]:
+    """The values of a file of ``key value`` lines."""
+    found: dict[bytes, int] = {}
     for line in (files.read(path) or b"").splitlines():
         name, _, value = line.partition(b" ")
-        if name == key and value.strip().isdigit():
-            return int(value)
-    return None
+        if name in keys and value.strip().isdigit():
+            found[name] = int(value)
+    return [found.get(key) for key in keys]
+
+
+def _counter(path: str, key: bytes) -> int | None:
+    """One of them."""
+    return _counters(path, key)[0]
 
 
 def _paths(membership: bytes) -> dict[bytes, str]:
@@ -104,6 +138,11 @@ class ControlGroup:
                 return directory
         return ""
 
+    @property
+    def directory(self) -> str | None:
+        """The directory of its memory counters; None where there is none."""
+        return self._memory or None
+
     def sample(self) -> Sample:
         """Read the counters."""
         if self.version == 2:
@@ -113,13 +152,15 @@ class ControlGroup:
     def _sample_v2(self) -> Sample:
         here = self._memory
         current = _number(f"{here}/memory.current")
+        killed, hits = _counters(f"{here}/memory.events", b"oom_kill", b"max")
         return Sample(
             current,
             _working_set(current, _counter(f"{here}/memory.stat", b"inactive_file")),
             _number(f"{here}/memory.max"),
             _number(f"{here}/memory.peak"),
-            _counter(f"{here}/memory.events", b"oom_kill"),
+            killed,
             _counter(f"{here}/pids.events", b"max"),
+            hits,
         )
 
     def _sample_v1(self) -> Sample:
@@ -140,6 +181,7 @@ class ControlGroup:
             _number(f"{here}/memory.max_usage_in_bytes"),
             _counter(f"{here}/memory.oom_control", b"oom_kill"),
             _counter(f"{self._pids}/pids.events", b"max") if self._pids else None,
+            _number(f"{here}/memory.failcnt"),
         )
 
 

@@ -50,6 +50,8 @@ def conclude(run: Supervision) -> None:
         start_sweep(run)
     _leave_group(run, facts)
     done = b"" if unreported or run.journal.directory is None else _report(run)
+    if run.collector is not None:
+        run.collector.wait(run.pause)
     if run.journal.directory is not None and (unreported or reporter.TOLD in done):
         _close(run.journal.directory, first_place)
     if run.message is not None and reporter.MESSAGE_WRITTEN not in done:
@@ -99,6 +101,7 @@ def _verdict(run: Supervision) -> message.Verdict:
         stopped_by=run.stopped_by if _stopped_lately(run) else None,
         timeout_s=run.told.duration("run.timeout") if run.timed_out else None,
         killed=killed if isinstance(killed, int) else 0,
+        hang=run.ended_for_hang["why"] if run.ended_for_hang else None,
     )
 
 
@@ -114,6 +117,10 @@ def _counters(run: Supervision) -> dict[str, object] | None:
         "memory_limit": after.limit,
         "memory_last": after.working_set,
         "pids_max_events": max((after.pids_max_events or 0) - (before.pids_max_events or 0), 0),
+        "limit_hits": max((after.limit_hits or 0) - (before.limit_hits or 0), 0),
+        "shm_used": after.shm_used,
+        "shm_size": after.shm_size,
+        "shm_peak": scribe.shm_peak,
     }
 
 
@@ -148,6 +155,7 @@ def _exit_facts(run: Supervision) -> dict[str, object]:
         "stopped_before_end_s": run.stopped_before_end_s(),
         "timed_out": run.timed_out,
         "timeout_s": run.told.duration("run.timeout") if run.timed_out else None,
+        "hang": run.ended_for_hang,
         "cgroup": _counters(run),
         "log_bytes": log.total if log is not None else None,
         "truncated": bool(dropped),
@@ -309,6 +317,6 @@ def start_sweep(run: Supervision) -> None:
         return
     parent = run.journal.directory.path.rpartition("/")[0]
     try:
-        run.sweeper = reporter.start_process("sweep", [launch.raw(parent)])
+        run.sweeper = reporter.start_process("report.sweep", [launch.raw(parent)])
     except (launch.ForkError, launch.LaunchError, OSError):
         return  # the next run, or gpualert report, does it

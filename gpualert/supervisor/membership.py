@@ -11,15 +11,17 @@ import _thread
 import posix
 import time
 
-from gpualert.rundir import jsontext
+from gpualert.rundir import jsontext, location
 from gpualert.rundir.clock import now_us, rfc3339
 from gpualert.rundir.writer import make_directories, replace_file
+from gpualert.supervisor import signals
 from gpualert.supervisor.pump import Wakeup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpualert.supervisor.supervision import Supervision
     from gpualert.supervisor.trouble import Trouble
 
 BEAT_EVERY_S = 5.0
@@ -183,3 +185,28 @@ def _mtime(path: str) -> float | None:
         return posix.stat(path).st_mtime
     except OSError:
         return None
+
+
+def join(run: Supervision) -> None:
+    """Take a run's place in the directory that the ranks share.
+
+    Args:
+        run: The run.
+    """
+    directory, facts = run.journal.directory, run.journal.facts
+    parent = run.told.text("group.dir") or ""
+    if directory is None or facts.get("rank") is None or facts.get("group") is None:
+        what = "rank" if facts.get("rank") is None else "job (GPUALERT_GROUP_ID)"
+        run.trouble.report(f"--group-dir is ignored: no variable tells the {what}")
+        return
+    try:
+        parent = location.absolute(parent)
+    except OSError:
+        pass  # somebody has removed the working directory
+    main = _thread.get_ident()
+    joined = Membership(parent, facts, directory.path, run.told.duration("group.settle") or 0, run.trouble)
+    try:
+        joined.start(lambda: signals.wake(main))
+    except RuntimeError:
+        return  # no thread is to be had
+    run.membership = joined

@@ -100,18 +100,21 @@ class Message:
         """A stop signal has come; said from the next refresh on."""
         self._stop = f"{signals.name(number)} received at {rfc3339(at_us)[11:19]}Z, waiting for the command to end; "
 
-    def refresh(self, last_at_us: int, output: bytes, sample: Sample | None) -> None:
+    def refresh(self, last_at_us: int, output: bytes, sample: Sample | None, progress: str = "") -> None:
         """Say how the run stands.
 
         Args:
             last_at_us: When the last output came, in microseconds since 1970; 0 for never.
             output: The end of the output.
             sample: The last memory sample.
+            progress: How far the training is, as a phrase.
 
         Raises:
             OSError: It cannot be written.
         """
         parts = [f"{self._stop}running since {self._since}"]
+        if progress:
+            parts.append(self._redaction.mask(one_line(progress)))
         if last_at_us:
             quoted = self._redaction.mask(last_line(output)).replace('"', "'")
             at = rfc3339(last_at_us)
@@ -184,7 +187,14 @@ class Verdict:
     __slots__ = ("cls", "ending", "family", "how", "summary")
 
     def __init__(
-        self, ending: Ending, *, launch_error: str | None, stopped_by: int | None, timeout_s: float | None, killed: int
+        self,
+        ending: Ending,
+        *,
+        launch_error: str | None,
+        stopped_by: int | None,
+        timeout_s: float | None,
+        killed: int,
+        hang: object = None,
     ) -> None:
         """Judge.
 
@@ -194,6 +204,7 @@ class Verdict:
             stopped_by: The stop signal that came from outside.
             timeout_s: gpualert's own limit in seconds, when that ended the run.
             killed: How many processes the out-of-memory killer ended.
+            hang: What shows that the run hung, when that was why gpualert ended it.
         """
         self.ending = ending
         self.how = how_ended(ending)
@@ -211,6 +222,8 @@ class Verdict:
                 f"the limit --timeout {timeout_s:g}s was reached",
                 "system",
             )
+        elif hang is not None:
+            self.cls, self.summary, self.family = "hang", f"it hung, and gpualert ended it: {hang}", "system"
         elif killed and ending.signal == 9:
             self.cls, self.summary = "oom_killer", "killed by the out-of-memory killer (control group counter)"
             self.family = "system"

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def descendants(ancestor: int) -> list[int]:
+def descendants(ancestor: int, *, but: int = 0) -> list[int]:
     """The process ids of all living descendants of a process, as /proc shows them; empty without /proc.
 
     Args:
         ancestor: Its process id.
+        but: One that is left out, with its own descendants.
     """
     children: dict[int, list[int]] = {}
     try:
@@ -34,25 +35,27 @@ def descendants(ancestor: int) -> list[int]:
     found, rest = [], [ancestor]
     while rest:
         for pid in children.get(rest.pop(), ()):
-            found.append(pid)
-            rest.append(pid)
+            if pid != but:
+                found.append(pid)
+                rest.append(pid)
     return found
 
 
-def end_leftovers(grace: float, pause: Callable[[float], set[int]]) -> None:
+def end_leftovers(grace: float, pause: Callable[[float], set[int]], own: int = 0) -> None:
     """Send all our descendants SIGTERM, and those that are still there after a while SIGKILL.
 
     Args:
         grace: How long they have, in seconds.
         pause: Takes signals and reaps for at most so many seconds.
+        own: A process of gpualert's, which is left alone.
     """
     until = time.monotonic() + grace
-    for pid in descendants(posix.getpid()):
+    for pid in descendants(posix.getpid(), but=own):
         signals.send(pid, _signal.SIGTERM)
         signals.send(pid, _signal.SIGCONT)  # a stopped process would not see it
-    while descendants(posix.getpid()):
+    while descendants(posix.getpid(), but=own):
         if time.monotonic() >= until:
-            for pid in descendants(posix.getpid()):
+            for pid in descendants(posix.getpid(), but=own):
                 signals.send(pid, _signal.SIGKILL)
             until += 1.0
             grace = 0

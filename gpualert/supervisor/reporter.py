@@ -20,7 +20,7 @@ GRACE_S = 1.0
 REPORTED, MESSAGE_WRITTEN, SHOWN, TOLD = b"r", b"t", b"p", b"m"
 """What the reporter writes into its progress pipe, step by step."""
 
-_START = "import sys; sys.path.append(sys.argv.pop(1)); from gpualert.report.{module} import main; main()"
+_START = "import sys; sys.path.append(sys.argv.pop(1)); from gpualert.{module} import main; main()"
 
 
 def program_path() -> str:
@@ -36,12 +36,15 @@ def interpreter() -> list[bytes]:
     return [launch.raw(sys.executable), b"-ISB" if sys.flags.no_site else b"-I"]
 
 
-def start_process(module: str, arguments: list[bytes], *, stdout: int = -1, stderr: int = -1, keep: int = -1) -> int:
+def start_process(
+    module: str, arguments: list[bytes], *, stdin: int = -1, stdout: int = -1, stderr: int = -1, keep: int = -1
+) -> int:
     """Start one of gpualert's own processes in a session of its own.
 
     Args:
-        module: The module of ``gpualert.report`` whose ``main`` to run.
+        module: The module of ``gpualert`` whose ``main`` to run (``report.process``).
         arguments: Its arguments.
+        stdin: The descriptor of ours that becomes its stdin; -1 for none.
         stdout: The descriptor of ours that becomes its stdout; -1 for none.
         stderr: The same for its stderr.
         keep: A descriptor that it shall have under the same number.
@@ -64,7 +67,7 @@ def start_process(module: str, arguments: list[bytes], *, stdout: int = -1, stde
             null = posix.open("/dev/null", posix.O_RDWR)
         except OSError:  # a root without devices
             null = posix.memfd_create("null", 0)
-        posix.dup2(null, 0)
+        posix.dup2(stdin if stdin >= 0 else null, 0)
         posix.dup2(stdout if stdout >= 0 else null, 1)  # before 2 changes, which may be it
         posix.dup2(stderr if stderr >= 0 else null, 2)
         if keep >= 0:
@@ -117,7 +120,7 @@ class Reporter:
         try:
             # Its stdout is our stderr, for the lines that a person shall see.
             stdout = -1 if 2 in closed else 2
-            self._pid = start_process("process", told, stdout=stdout, stderr=self._log, keep=tell)
+            self._pid = start_process("report.process", told, stdout=stdout, stderr=self._log, keep=tell)
         finally:
             posix.close(tell)
             if self._log >= 0:

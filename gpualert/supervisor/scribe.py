@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpualert.rundir.logfile import OutputLog
     from gpualert.rundir.writer import RunDirectory
     from gpualert.supervisor.cgroup import ControlGroup, Sample
+    from gpualert.supervisor.collector import Collector
     from gpualert.supervisor.message import Message
     from gpualert.supervisor.trouble import Trouble
 
@@ -38,6 +39,8 @@ class Scribe:
         first: The sample from before the launch.
         inline: No thread could be made: everything is done when the run has ended.
         watch: What searches the log meanwhile; None where there is none.
+        shm_peak: The most that was seen in ``/dev/shm``, in bytes; None where there is none.
+        collector: What measures beside us; None where nothing does.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class Scribe:
         self.sample: Sample | None = None
         self.first: Sample = cgroup.sample()
         self.watch = quiet.Watch(f"{directory.path}/{LOG_NAME}") if directory is not None else None
+        self.shm_peak = self.first.shm_used
+        self.collector: Collector | None = None
         self._directory = directory
         self._log = log
         self._lock = lock
@@ -153,6 +158,9 @@ class Scribe:
 
     def _tick(self) -> None:
         now = time.monotonic() - self._started_at
+        if self.collector is not None:
+            self.collector.look()
+            self.collector.tell(b"%d" % (self._log.total if self._log is not None else 0))
         self._take_sample()
         self._record_sample(now)
         self._write_events()
@@ -192,6 +200,8 @@ class Scribe:
 
     def _take_sample(self) -> None:
         self.sample = self._cgroup.sample()
+        if self.sample.shm_used is not None:
+            self.shm_peak = max(self.shm_peak or 0, self.sample.shm_used)
 
     def _record_sample(self, now: float) -> None:
         """Write a sample when it tells something new: 1 % of the limit more or less, a kill, or a minute gone by."""
@@ -243,7 +253,8 @@ class Scribe:
         with self._lock:
             last_at, last = (self._log.last_at, self._log.last) if self._log is not None else (0, b"")
         try:
-            message.refresh(last_at, last, self.sample)
+            progress = self.collector.progress if self.collector is not None else ""
+            message.refresh(last_at, last, self.sample, progress)
         except OSError as error:
             self._message = None
             self._trouble.report(f"cannot write the termination message {message.path} ({error.strerror})")

@@ -12,10 +12,12 @@ from gpualert.supervisor import cgroup, facts, files, launch, reap, signals, std
 from gpualert.supervisor.journal import Journal
 from gpualert.supervisor.redaction import Redaction, secrets
 from gpualert.supervisor.status import CALLED_WRONGLY, Ending
+from gpualert.supervisor.timers import Timers
 from gpualert.supervisor.trouble import Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpualert.supervisor.collector import Collector
     from gpualert.supervisor.launch import LaunchError
     from gpualert.supervisor.membership import Membership
     from gpualert.supervisor.message import Message
@@ -27,6 +29,8 @@ TERMINATION_LOG = "/dev/termination-log"
 LOOK_AGAIN_S = 0.5
 PROGRESS_AT_MOST_EVERY_S = 10.0
 THREADLESS_STEP_S = 0.02
+COLLECT_AFTER_S = 0.7
+"""When it is decided whether the run is measured: short commands shall not pay for it."""
 
 
 class Supervision:
@@ -36,6 +40,8 @@ class Supervision:
         child: The child's process id; 0 before the launch.
         ending: How the child ended; None while it lives.
         launch_error: Why it could not be executed.
+        launched_us: When it was launched, in microseconds since 1970.
+        timers: When what is due, on the monotonic clock.
         forwarded: The signals that came from outside and were passed on, in order.
         stopped_by: The first signal from outside that asks a job to end.
         stopped_at: When one came last, on the monotonic clock; 0 for never.
@@ -44,6 +50,8 @@ class Supervision:
         ended_us: When the child ended.
         ended_at: The same on the monotonic clock.
         membership: This rank's place in the directory that the ranks share; None where there is none.
+        collector: What measures beside the run; None where nothing does.
+        ended_for_hang: What is recorded when the run was ended because it hung.
         sweeper: The process that closes runs whose supervisor died; 0 while there is none.
         exact_environment: ``environment`` holds every entry that we were given.
     """
@@ -70,7 +78,7 @@ class Supervision:
         self.told = told
         self.environment = environment
         self.closed = closed
-        self.started_us = self.ended_us = started_us
+        self.started_us = self.launched_us = self.ended_us = started_us
         self.child = 0
         self.ending: Ending | None = None
         self.launch_error: LaunchError | None = None
@@ -87,6 +95,8 @@ class Supervision:
         self.trouble = Trouble(self._say, self._record_trouble, self.redaction.mask)
         self.scribe: Scribe | None = None
         self.membership: Membership | None = None
+        self.collector: Collector | None = None
+        self.ended_for_hang: dict[str, object] | None = None
         self.sweep_wanted = False
         self.sweeper = 0
         self.exact_environment = False
@@ -94,7 +104,7 @@ class Supervision:
         self._inherited = inherited
         self._own_group = told.switch("run.signal_group")
         self._ended: set[int] = set()
-        self._timers: dict[str, float] = {}
+        self.timers = Timers()
         self._pumping_here = False
         self._stopped = False
 
@@ -171,7 +181,7 @@ class Supervision:
             self.child, error = terminal.launch(self._command, search_path, self._prepare_child)
         else:
             self.child, error = self._start_child(search_path)
-        self.launched_at = time.monotonic()
+        self.launched_at, self.launched_us = time.monotonic(), now_us()
         if error is not None:
             error.message = self.redaction.mask(error.message)
             self.launch_error = error
@@ -186,15 +196,17 @@ class Supervision:
             self.scribe.post("launched", pid=self.child)
         limit = self.told.duration("run.timeout")
         if limit:
-            self._timers["timeout"] = self.launched_at + limit
+            self.timers.set("timeout", self.launched_at + limit)
         if self.told.switch("notify.on_start"):
-            self._timers["started"] = self.launched_at
+            self.timers.set("started", self.launched_at)
         self._expect_progress(self.launched_at)
+        if error is None and self.told.switch("telemetry.collect"):
+            self.timers.set("collect", self.launched_at + COLLECT_AFTER_S)
 
     def _expect_progress(self, now: float) -> None:
         every = self.told.duration("notify.progress_every")
         if every:
-            self._timers["progress"] = now + max(every, PROGRESS_AT_MOST_EVERY_S)
+            self.timers.set("progress", now + max(every, PROGRESS_AT_MOST_EVERY_S))
 
     def _start_child(self, search_path: bytes | None) -> tuple[int, LaunchError | None]:
         """Start the child in the cheapest way that gives it everything as we found it."""
@@ -239,29 +251,9 @@ class Supervision:
                 self.scribe.inline = True
 
         if self.told.text("group.dir"):
-            self._join_group(main)
+            from gpualert.supervisor.membership import join  # noqa: PLC0415  (only where it is wanted)
 
-    def _join_group(self, main: int) -> None:
-        """Take this rank's place in the directory that the ranks share."""
-        directory, facts = self.journal.directory, self.journal.facts
-        parent = self.told.text("group.dir") or ""
-        if directory is None or facts.get("rank") is None or facts.get("group") is None:
-            what = "rank" if facts.get("rank") is None else "job (GPUALERT_GROUP_ID)"
-            self.trouble.report(f"--group-dir is ignored: no variable tells the {what}")
-            return
-        from gpualert.rundir import location  # noqa: PLC0415  (only where it is wanted)
-        from gpualert.supervisor.membership import Membership  # noqa: PLC0415
-
-        try:
-            parent = location.absolute(parent)
-        except OSError:
-            pass  # somebody has removed the working directory
-        settle = self.told.duration("group.settle") or 0
-        self.membership = Membership(parent, facts, directory.path, settle, self.trouble)
-        try:
-            self.membership.start(lambda: signals.wake(main))
-        except RuntimeError:
-            self.membership = None
+            join(self)
 
     def _first_chores(self) -> None:
         self._chores.keep_fingerprints(self.journal.directory, self.redaction.values)
@@ -280,7 +272,9 @@ class Supervision:
                 self._start_sweep()
             if self.membership is not None and self.membership.due and self.ending is None:
                 self.membership.due = False
-                self._tell("group", self.membership.directory)
+                self.tell("group", self.membership.directory)
+            if self.collector is not None and self.collector.due and self.ending is None:
+                self.collector.act(self)
         self.restore_terminal()
 
     def _start_sweep(self) -> None:
@@ -312,38 +306,53 @@ class Supervision:
         return ended
 
     def _until_next_timer(self) -> float | None:
-        due = min(self._timers.values(), default=None)
-        waits = [] if due is None else [max(due - time.monotonic(), 0)]
+        pause = self.timers.pause_s()
+        waits = [] if pause is None else [pause]
         if self._job.terminal is not None:
             waits.append(self._job.terminal.look_again_s())
         return min(waits, default=None)
 
     def _mind_time(self) -> None:
         now = time.monotonic()
-        if now >= self._timers.get("timeout", now + 1):
-            del self._timers["timeout"]
+        if self.timers.take("timeout"):
             self.timed_out = True
-            self._timers["kill"] = now + (self.told.duration("run.kill_after") or 0)
-            if self.scribe is not None:
-                self.scribe.post("timeout", after_s=self.told.duration("run.timeout"))
-            self._deliver(_signal.SIGTERM)
-            self._deliver(_signal.SIGCONT)  # a stopped process would not see it
-        if now >= self._timers.get("kill", now + 1):
-            del self._timers["kill"]
+            self.end("timeout", after_s=self.told.duration("run.timeout"))
+        if self.timers.take("kill"):
             self._deliver(_signal.SIGKILL)
+        if self.timers.take("collect"):
+            from gpualert.supervisor import collector  # noqa: PLC0415  (not for commands that end at once)
+
+            collector.start(self)
+        if self.timers.take("unkillable"):
+            self.tell("hang")
         for kind in ("started", "progress"):
-            if now >= self._timers.get(kind, now + 1):
-                del self._timers[kind]
-                self._tell(kind)
+            if self.timers.take(kind):
+                self.tell(kind)
                 if kind == "progress":
                     self._expect_progress(now)
-        self._timers.pop("look", None)
-        if now >= self._timers.get("continue", now + 1):
-            del self._timers["continue"]
-            if self._job.still_stopped:
-                self._deliver(_signal.SIGCONT)
+        self.timers.drop("look")
+        if self.timers.take("continue") and self._job.still_stopped:
+            self._deliver(_signal.SIGCONT)
         if self._job.terminal is not None:
             self._job.terminal.look_around()
+
+    def end(self, reason: str, **fields: object) -> float:
+        """End the child: a request now, force after a while.
+
+        Args:
+            reason: What the journal calls it.
+            fields: What it says of it.
+
+        Returns:
+            When force is used, on the monotonic clock.
+        """
+        killed_at = time.monotonic() + (self.told.duration("run.kill_after") or 0)
+        self.timers.set("kill", killed_at)
+        if self.scribe is not None:
+            self.scribe.post(reason, **fields)
+        self._deliver(_signal.SIGTERM)
+        self._deliver(_signal.SIGCONT)  # a stopped process would not see it
+        return killed_at
 
     def _deliver(self, number: int) -> bool:
         if self.ending is not None or not self.child:
@@ -354,7 +363,7 @@ class Supervision:
         """A signal was sent to us."""
         if number == _signal.SIGCONT and self._job.suspended:
             # Whoever continues a job at a terminal continues all of it: only a child that stays stopped needs ours.
-            self._timers["continue"] = time.monotonic() + 0.05
+            self.timers.set("continue", time.monotonic() + 0.05)
             if self._job.resume(self.child, own_group=self._own_group):
                 self._deliver(_signal.SIGCONT)
             return
@@ -389,11 +398,14 @@ class Supervision:
                 self._look_for_lost_child()
                 return
             if not pid:
+                self._look_whether_lost()
                 break
             if pid != (self._job.terminal.monitor if self._job.terminal is not None else self.child):
                 if not posix.WIFSTOPPED(code) and not posix.WIFCONTINUED(code):
                     self._ended.add(pid)
                     self.sweeper = 0 if pid == self.sweeper else self.sweeper
+                    if self.collector is not None:
+                        self.collector.ended(pid, self)
             elif posix.WIFSTOPPED(code) or posix.WIFCONTINUED(code):
                 self._job.child_changed(code)
             elif self.ending is None:
@@ -413,9 +425,14 @@ class Supervision:
         if self.ending is not None or not self.child:
             return
         if signals.send(self.child, 0):
-            self._timers["look"] = time.monotonic() + LOOK_AGAIN_S
+            self.timers.set("look", time.monotonic() + LOOK_AGAIN_S)
         else:
             self._child_ended(Ending(CALLED_WRONGLY), None)
+
+    def _look_whether_lost(self) -> None:
+        """With processes of our own to wait for, the kernel does not tell that the child is not among them."""
+        if self.collector is not None and self.collector.pid and self.child and not signals.send(self.child, 0):
+            self._look_for_lost_child()
 
     def _last_status(self, pid: int, code: int, usage: reap.Usage | None) -> None:
         """The child, or the monitor of its pseudo-terminal, has ended."""
@@ -432,18 +449,25 @@ class Supervision:
         self.ending = ending
         self.usage = usage
         self.ended_us, self.ended_at = now_us(), time.monotonic()
-        self._timers.clear()
+        self.timers.clear()
+        if self.collector is not None:
+            self.collector.finish(self.journal.log)
         if self.scribe is not None and self.launch_error is None:
             self.scribe.post("exited", exit_code=ending.exit_code, signal=ending.signal)
 
-    def _tell(self, kind: str, *more: str) -> None:
-        """Have somebody told how the run is doing, by a process of its own that nobody waits for."""
+    def tell(self, kind: str, *more: str) -> None:
+        """Have somebody told how the run is doing, by a process of its own that nobody waits for.
+
+        Args:
+            kind: ``started``, ``progress``, ``group``, ``hang`` or ``hang-over``.
+            more: Further arguments.
+        """
         if self.journal.directory is None:
             return
         from gpualert.supervisor import reporter  # noqa: PLC0415  (only where it is wanted)
 
         try:
-            reporter.start_process("running", [*map(launch.raw, (self.journal.directory.path, kind, *more))])
+            reporter.start_process("report.running", [*map(launch.raw, (self.journal.directory.path, kind, *more))])
         except (launch.ForkError, launch.LaunchError, OSError) as error:
             self.trouble.report(f"cannot tell how the run is doing ({error})")
 
@@ -456,7 +480,7 @@ class Supervision:
         drain.drain(self)
         grace = self.told.duration("run.orphan_grace") or 0
         if grace:
-            orphans.end_leftovers(grace, self.pause)
+            orphans.end_leftovers(grace, self.pause, self.collector.pid if self.collector is not None else 0)
         conclusion.conclude(self)
 
     def failed(self, error: Exception) -> None:

@@ -1,0 +1,1 @@
+"""Runs that hang: noticing it, and what their processes wait for."""
