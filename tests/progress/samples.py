@@ -93,6 +93,11 @@ PROGRESS: list[tuple[str, str, Told]] = [
     ("own", "iteration 300: ce_loss=0.71 acc=0.83", (300, None, None, None, 0.71, None, "train")),
     ("own", "Epoch 3 finished in 12.3s", (None, None, 3, None, None, None, "train")),
     ("own", "global_step: 8123, reward: -12.5, episode_return=3.4", (8123, None, None, None, None, None, "train")),
+    ("own", "step 7", (7, None, None, None, None, None, "train")),
+    ("own", "[node 1] step 11", (11, None, None, None, None, None, "train")),
+    ("own", "rank 0 step 7", (7, None, None, None, None, None, "train")),
+    ("own", "iter 45 mean -0.0083", (45, None, None, None, None, None, "train")),
+    ("own", "step 0 1.407268762588501", (0, None, None, None, None, None, "train")),
     ("own", "0: step 12 loss 3.5", (12, None, None, None, 3.5, None, "train")),
 ]  # fmt: skip
 
@@ -153,6 +158,11 @@ NOTHING: list[str] = [
     "Step 1/10 : FROM python:3.11",
     "Step 7/10 : RUN pip install torch==2.5.1",
     "Step 3 of 5: checking the data",
+    "Step 3: checking the data",
+    "augmenting batch 0",
+    "batch 7 is missing 3 files",
+    "received SIGTERM, saving checkpoint at step 4",
+    "ValueError: cannot reshape batch 5 of size 3",
     "Iteration 3 of the argument, nothing more",
     "loss function: cross entropy",
     "loss scale: 65536.0",
