@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from gpualert.hang.repetition import Repetition
 from gpualert.hang.rhythm import Moment, Rhythm
 from gpualert.progress import formats, text
 from gpualert.progress.tracker import Tracker
@@ -22,9 +23,10 @@ from gpualert.rundir.reader import Run
 from gpualert.supervisor import reporter
 from gpualert.supervisor.cgroup import ControlGroup
 from gpualert.supervisor.redaction import Redaction, secrets
-from gpualert.telemetry import kernellog, pressure
+from gpualert.telemetry import pressure
 from gpualert.telemetry.figures import Figures
 from gpualert.telemetry.gpuwatch import GpuWatch
+from gpualert.telemetry.kernellog import KernelLog
 from gpualert.telemetry.output import Output
 from gpualert.telemetry.processes import Tree
 from gpualert.telemetry.record import Record
@@ -73,10 +75,11 @@ class Collector:
         self._output = Output(task.directory)
         self._tracker = Tracker()
         self._rhythm = Rhythm(task.hang_after_s, task.hang_warmup_s) if task.hang_after_s else None
+        self._repetition = Repetition()
         self._thinning = Thinning()
         self._group = ControlGroup()
         self._gpus = GpuWatch(dict(os.environ) if task.gpus else None)
-        self._kernel = kernellog.KernelLog(since_us_boot=kernellog.since_us(task.launched_us))
+        self._kernel = KernelLog(since_us=task.launched_us)
         self._textfile = Textfile(task.textfile, Run.read(task.directory).facts) if task.textfile else None
         self._figures = Figures()
         every = min(LOOK_EVERY_S, max(task.hang_after_s / 10, LOOK_AT_LEAST_S)) if task.hang_after_s else LOOK_EVERY_S
@@ -149,7 +152,7 @@ class Collector:
         if self._textfile is not None and now >= self._due["textfile"]:
             self._due["textfile"] = now + TEXTFILE_EVERY_S
             self._put(self._textfile, sample)
-        if self._rhythm is not None:
+        if self._rhythm is not None and not self._is_suspended():
             self._mind_hang(self._rhythm, moment)
 
     def _take_inventory(self) -> None:
@@ -188,6 +191,7 @@ class Collector:
             io_bytes=activity.io_bytes,
             step=progress.get("step"),
             states=activity.states,
+            fresh=self._repetition.fresh(output) if output else None,
             gpus=tuple((_real(gpu, "utilization"), _real(gpu, "memory_used"), _real(gpu, "power_w")) for gpu in gpus),
         )
         return sample, moment
@@ -227,6 +231,14 @@ class Collector:
             self._complain(trouble)
 
     # -- hangs ---------------------------------------------------------------------------------------------------------
+
+    def _is_suspended(self) -> bool:
+        """Whether somebody has stopped the whole job at a terminal, the supervisor with it: that is no hang."""
+        try:
+            with open(f"/proc/{self._task.supervisor}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
+        except OSError:
+            return False
 
     def _mind_hang(self, rhythm: Rhythm, moment: Moment) -> None:
         suspicion = rhythm.observe(moment)

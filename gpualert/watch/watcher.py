@@ -363,9 +363,9 @@ class Watcher:
         with self.lock:
             found = self.repeats.note(attempt, marked, self.book.jobs.values(), report)
         mark = repeats.marking(mark, found)
-        if found is not None and self._may_be_held(attempt, marked, before, report):
-            if attempts.hold(report, found, now):
-                return self._hold(attempt, marked, mark, report, counted=before is not None)
+        holdable = found is not None and self._may_be_held(attempt, marked, before, report)
+        if found is not None and holdable and attempts.hold(report, found, now):
+            return self._hold(attempt, marked, mark, report, counted=before is not None)
         own = before is not None or self.storm.may(namespace, now)
         if marked is not None:
             state = replace(mark, state="telling" if own else "digest")
