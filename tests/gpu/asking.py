@@ -21,6 +21,7 @@ from gpu.standin import Script, environment
 _ANSWERING = """
 import ctypes, dataclasses, json, sys
 import pynvml
+import gpualert.gpu.devices, gpualert.gpu.nvml
 def plain(value):
     if isinstance(value, ctypes.Array):
         return [plain(one) for one in value]
@@ -31,10 +32,13 @@ def plain(value):
     return value.decode() if isinstance(value, bytes) else value
 def other(value):
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else vars(value)
-names = {**vars(pynvml), "h": pynvml.nvmlDeviceGetHandleByIndex, "pynvml": pynvml}
+names = {**vars(pynvml), "h": pynvml.nvmlDeviceGetHandleByIndex, **vars(gpualert.gpu.devices), "nvml": gpualert.gpu.nvml}
 for line in sys.stdin:
+    name, is_given, given = line.strip().partition(" = ")
     try:
-        answer = plain(eval(compile(line.strip(), "asked", "eval"), names))
+        answer = plain(eval(given if is_given else name, names))
+        if is_given:
+            names[name], answer = answer, None
     except pynvml.NVMLError as error:
         answer = {"error": error.value}
     print(json.dumps(answer, default=other), flush=True)
@@ -74,7 +78,8 @@ class Asking:
         """Ask without waiting for the answer.
 
         Args:
-            expression: In one line; the binding's names are there, and ``h(3)`` is the handle of GPU 3.
+            expression: In one line; the binding's names are there, and ``h(3)`` is the handle of GPU 3. ``name = ...``
+                keeps the value for later ones.
         """
         assert self.process.stdin is not None
         self.process.stdin.write(f"{expression}\n")

@@ -203,7 +203,7 @@ def test_a_library_that_crashes_takes_its_process_along(nvml: Asking, script: Sc
 def listening(nvml: Asking, script: Script) -> Asking:
     """A process with an event set of all GPUs but the last, and one Xid from before."""
     script.event(3, 31)
-    nvml("globals().__setitem__('events', nvmlEventSetCreate())")
+    nvml("events = nvmlEventSetCreate()")
     nvml("[nvmlDeviceRegisterEvents(h(gpu), nvmlEventTypeXidCriticalError, events) for gpu in range(7)]")
     return nvml
 
