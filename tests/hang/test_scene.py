@@ -117,9 +117,9 @@ def test_pipes_sockets_files_and_locks_are_named(tmp_path: Path) -> None:
                 os.kill(child.pid, signal.SIGKILL)
         tree = tree_of(running)
         tree.sample()
-        for one in tree.processes():
-            if one.parent != os.getpid():
-                os.kill(one.pid, signal.SIGKILL)
+        for child in tree.processes():
+            if child.parent != os.getpid():
+                os.kill(child.pid, signal.SIGKILL)
     listener.close()
     lock.close()
 
@@ -297,7 +297,7 @@ def test_a_scene_is_bounded_and_says_that_there_was_more() -> None:
 def test_a_part_that_does_not_answer_or_fails_keeps_no_other() -> None:
     notes: list[str] = []
     parts = scene._Parts(notes, time.monotonic() + 2)
-    held = []
+    held: list[float] = []
 
     def fail(_until: float) -> None:
         raise RuntimeError("broken")

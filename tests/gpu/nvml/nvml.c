@@ -25,7 +25,7 @@ enum {
     GPU_IS_LOST = 15,
     VERSION_MISMATCH = 25,
 };
-enum { MAX_GPUS = 64, MAX_MIGS = 8, POLL_MS = 20, MAX_PROCESSES = 256, XID = 8, EVENT_TYPES = 0x1b };
+enum { MAX_GPUS = 64, MAX_MIGS = 8, POLL_MS = 100, MAX_PROCESSES = 256, XID = 8, EVENT_TYPES = 0x1b };
 static const uint64_t GIB = 1ull << 30;
 
 typedef struct {
