@@ -189,7 +189,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
 
 
 def _report(diagnosis: str | None, found: dict[str, Any] | None) -> dict[str, Any]:
-    judged = {
+    judged: dict[str, Any] = {
         "class": diagnosis, "family": "gpu", "confidence": 0.9, "summary": "it broke", "root": None, "evidence": [],
         "suggestions": [], "retryable": False, "node_suspect": False,
     }  # fmt: skip
