@@ -44,7 +44,7 @@ def group(directories: tuple[str, ...], form: str, tell: bool, every: bool) -> N
         if not found:
             raise Refused(f"{directory} holds no ranks: neither runs of gpualert, logs of torchrun, nor numbered logs")
         for one in found:
-            verdict = judge(one.ranks, expected=one.expected, rules=rules)
+            verdict = judge(one.ranks, one.facts, expected=one.expected, rules=rules)
             first = next(iter(verdict.roots), None)
             quotes = sources.quotes(one, first, mask) if first is not None else None
             report = incident.build(one.job, verdict, mask, quotes=quotes, trouble=list(one.troubles))

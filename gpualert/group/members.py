@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gpualert.group import hardware
 from gpualert.incident.model import Finding, Rank
 from gpualert.report import building, making, recall
 from gpualert.report.timeline import seconds_of
@@ -17,6 +18,8 @@ from gpualert.rundir.writer import replace_file
 from gpualert.supervisor.membership import name_of
 
 if TYPE_CHECKING:
+    from gpualert.diagnosis import Rulebook
+    from gpualert.incident.model import MachineFact
     from gpualert.supervisor.redaction import Redaction
 
 STALE_S = 30.0
@@ -158,6 +161,7 @@ def note(directory: str, report: dict[str, Any]) -> None:
         "diagnosis": report["diagnosis"],
         "broke_at": (report.get("timeline") or {}).get("cause_at"),
         "last_output_at": report["exit"].get("last_output_at"),
+        "hardware": report.get("hardware", []),
         "quotes": {**quotes, "tail": quotes["tail"][-TAIL:]},
     }
     path = os.path.join(directory, name_of(int(report["run"]["rank"])) + ".report")
@@ -197,6 +201,27 @@ def rank_of(member: Member) -> Rank:
         last_output_at=seconds_of(end.get("last_output_at")),
         ended_at=seconds_of(end.get("ended_at")),
     )
+
+
+def hardware_of(group: Members, rules: Rulebook) -> tuple[MachineFact, ...]:
+    """What the drivers of the ranks' nodes told of broken hardware.
+
+    Args:
+        group: The group.
+        rules: Classes and rules.
+    """
+    heard = (
+        hardware.Heard.of(
+            member.rank,
+            member.registered,
+            member.reported,
+            member.registered.get("directory"),
+            rules,
+            member.skew_s if abs(member.skew_s) > 1 else 0.0,
+        )
+        for member in group.listed
+    )
+    return hardware.facts(heard, rules)
 
 
 def _gone(rank: Rank) -> Rank:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpualert.diagnosis import Facts, diagnose, excerpt
-from gpualert.group import members, together
-from gpualert.incident.model import Finding, Rank
+from gpualert.group import hardware, members, together
+from gpualert.incident.model import Finding, MachineFact, Rank
 from gpualert.report import building, incident, making, recall
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir import survivor
@@ -47,6 +47,7 @@ class Found:
         expected: How many there should be; None where nothing tells.
         logs: Where the log of each rank is, by the rank's name.
         troubles: What could not be read.
+        facts: What was seen of its machines.
     """
 
     job: incident.Job
@@ -54,6 +55,7 @@ class Found:
     expected: int | None = None
     logs: dict[str, str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
+    facts: tuple[MachineFact, ...] = ()
 
 
 def find(directory: str, rules: Rulebook) -> list[Found]:
@@ -67,7 +69,7 @@ def find(directory: str, rules: Rulebook) -> list[Found]:
     Raises:
         OSError: It cannot be listed.
     """
-    found = [*_groups(directory), *_run_directories(directory), *_torchrun(directory, rules)]
+    found = [*_groups(directory, rules), *_run_directories(directory, rules), *_torchrun(directory, rules)]
     return found or list(_files(directory, rules))
 
 
@@ -90,16 +92,17 @@ def shared(directory: str) -> list[str]:
     return [path for path in _directories(directory, depth=2) if has_ranks(path)]
 
 
-def _groups(directory: str) -> Iterator[Found]:
+def _groups(directory: str, rules: Rulebook) -> Iterator[Found]:
     for path in shared(directory):
         group = members.read(path)
         if group.listed:
             ranks = tuple(members.rank_of(member) for member in group.listed)
             logs = {rank.name: os.path.join(rank.log, "output.log") for rank in ranks if rank.log}
-            yield Found(together.job_of(group), ranks, group.expected, logs, group.troubles)
+            seen = members.hardware_of(group, rules)
+            yield Found(together.job_of(group), ranks, group.expected, logs, group.troubles, seen)
 
 
-def _run_directories(directory: str) -> Iterator[Found]:
+def _run_directories(directory: str, rules: Rulebook) -> Iterator[Found]:
     jobs: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for name in run_ids(directory):
         run = Run.read(os.path.join(directory, name))
@@ -121,7 +124,9 @@ def _run_directories(directory: str) -> Iterator[Found]:
             directory,
         )
         expected = max((size for size in sizes if isinstance(size, int)), default=None)
-        yield Found(job, ranks, expected, {rank.name: os.path.join(rank.log or "", "output.log") for rank in ranks})
+        logs = {rank.name: os.path.join(rank.log or "", "output.log") for rank in ranks}
+        heard = [hardware.Heard.of(n, run.facts, run.report, run.path, rules) for n, run in newest.items()]
+        yield Found(job, ranks, expected, logs, facts=hardware.facts(heard, rules))
 
 
 def _job_key(run: Run) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ def verdict_of(group: Members, rules: Rulebook) -> Verdict:
         rules: Classes and rules.
     """
     ranks = [members.rank_of(member) for member in group.listed]
-    return judge(ranks, expected=group.expected, rules=rules)
+    return judge(ranks, members.hardware_of(group, rules), expected=group.expected, rules=rules)
 
 
 def report_of(group: Members, verdict: Verdict, mask: Redaction, revision: int = 0) -> dict[str, Any]:

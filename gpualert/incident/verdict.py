@@ -75,6 +75,10 @@ class _Incident:
             about_all = not elsewhere and fact.node is None
             if not (about_it or on_node or about_all) or fact.finding is None or rank.state in ("succeeded", "waiting"):
                 continue
+            if about_it and rank.finding is not None and rank.finding.cls == fact.finding.cls:
+                self.used.append(fact)  # its own log or report says the same
+                rank = rank if rank.broke_at is not None else replace(rank, broke_at=moved(fact.at, rank))
+                continue
             disrupts = fact.finding.cls in DISRUPTED
             if not self._explains(fact, rank, disrupts=disrupts):
                 continue
