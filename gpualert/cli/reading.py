@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpualert import config
+from gpualert.cli import hanging
 from gpualert.cli.output import Refused, format_option, harmless, json_text, print_json
 from gpualert.progress import text as progress_text
-from gpualert.report import making, progress, sweep, wording
+from gpualert.report import hang, making, progress, scene, sweep, wording
 from gpualert.rundir import index, reader, survivor
 from gpualert.rundir.clock import rfc3339
+from gpualert.telemetry import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,6 +71,9 @@ def report(log_dir: str | None, form: str, again: bool, run: str) -> None:
     found = find(run, log_dir)
     if survivor.is_open(found):
         if survivor.is_alive(found):
+            if hang.goes_on(record.read(found.path)):
+                hanging.show(found, form)
+                return
             got_to = harmless(progress_text.phrase(progress.of(found, goes_on=True)))
             told = f"still running{': ' if got_to else ''}{got_to}"
             raise Refused(f"{found.run_id} is {told} ({_follow(found, log_dir)} shows its output)")
@@ -96,6 +101,7 @@ def _make(run: Run) -> dict[str, Any]:
     log = making.logger(run.path)
     settings = making.settings_of(run, log)
     made = making.make(run, settings, making.redaction(settings), log)
+    making.recollect(run, made, settings, log, may_hold=False)
     if run.report is not None:
         made["artifacts"] = run.report.get("artifacts") or []
         made["notifications"] = run.report.get("notifications") or []
@@ -120,11 +126,13 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
     if shown:
         lines += ["", "evidence (line of output.log)"]
         lines += [f"  {e['line']:>8}  {e['text']}" for e in shown]
+    lines += scene.text_lines((made.get("hang") or {}).get("scene"))
     tail = (made.get("quotes") or {}).get("tail") or []
     if not diagnosis.get("root") and diagnosis["class"] != "success" and tail:
         lines += ["", "the last lines"] + [f"  {line}" for line in tail[-TAIL_LINES:]]
     if diagnosis["suggestions"]:
         lines += ["", "what to do"] + [f"  - {suggestion}" for suggestion in diagnosis["suggestions"]]
+    lines += hanging.measured(made)
     if made.get("artifacts"):
         lines += ["", "artifacts"]
         lines += [
@@ -171,6 +179,7 @@ def runs(log_dir: str | None, form: str, limit: int) -> None:
 
 def _row(run: Run) -> dict[str, Any]:
     state = "ended" if run.exit is not None else "running" if survivor.is_alive(run) else "interrupted"
+    state = "hanging" if state == "running" and hang.goes_on(record.read(run.path)) else state
     diagnosis = (run.report or {}).get("diagnosis") or {}
     seconds = run.exit.get("duration_s") if run.exit else None
     return {

@@ -23,9 +23,14 @@ def message_of(diagnosis: dict[str, Any]) -> str:
 
 
 def body(
-    metadata: dict[str, str], involved: dict[str, str], diagnosis: dict[str, Any], component: str, instance: str
+    metadata: dict[str, str],
+    involved: dict[str, str],
+    diagnosis: dict[str, Any],
+    component: str,
+    instance: str,
+    kind: str = "Warning",
 ) -> dict[str, Any]:
-    """The Event of a failure.
+    """The Event of a failure, or of what else should be known.
 
     Args:
         metadata: Its name (or what its name is made from) and namespace.
@@ -33,6 +38,7 @@ def body(
         diagnosis: The report's ``diagnosis``.
         component: Which part of gpualert says it.
         instance: Which one of these.
+        kind: ``Warning`` or ``Normal``.
     """
     at = now()
     return {
@@ -42,7 +48,7 @@ def body(
         "involvedObject": involved,
         "reason": "".join(part.capitalize() for part in diagnosis["class"].split("_"))[:128],
         "message": message_of(diagnosis),
-        "type": "Warning",
+        "type": kind,
         "source": {"component": "gpualert"},
         "reportingComponent": component,
         "reportingInstance": instance[:128],

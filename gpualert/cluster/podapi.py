@@ -13,9 +13,12 @@ import ssl
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpualert.cluster import event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 CONDITION = "gpualert.dev/"
@@ -53,27 +56,37 @@ class PodApi:
         there = os.path.isfile(os.path.join(ACCOUNT, "token"))
         if not host or not port.isdigit() or not namespace or not pod or not there:
             return None
-        return cls(host, int(port), str(namespace), str(pod))
+        return cls(host, int(port), str(namespace), str(pod), ACCOUNT)
 
     def say(self, report: dict[str, Any]) -> list[str]:
-        """Set the condition and write the Event.
+        """Set the condition and write the Event of a run that has failed.
 
         Args:
-            report: The report of a run that has failed.
+            report: The report.
 
         Returns:
             What did not work, a line each.
         """
+        return self._say(condition(report), self.event(report))
+
+    def say_hang(self, hang: dict[str, Any]) -> list[str]:
+        """Set the condition ``gpualert.dev/hang`` and write the Event, or take the condition back.
+
+        Args:
+            hang: The report's ``hang``.
+
+        Returns:
+            What did not work, a line each.
+        """
+        over = hang["state"] == "over"
+        told = {"class": "goes_on" if over else "hang", "summary": hang["why"] or "nothing happens"}
+        return self._say(hang_condition(hang), self._event(told, "Normal" if over else "Warning"))
+
+    def _say(self, patch: dict[str, Any], said: dict[str, Any]) -> list[str]:
         troubles = []
         for what, method, path, kind, body in (
-            (
-                "condition",
-                "PATCH",
-                f"/pods/{self.pod}/status",
-                "application/strategic-merge-patch+json",
-                condition(report),
-            ),
-            ("event", "POST", "/events", "application/json", self.event(report)),
+            ("condition", "PATCH", f"/pods/{self.pod}/status", STRATEGIC, patch),
+            ("event", "POST", "/events", "application/json", said),
         ):
             try:
                 status = self._ask(method, f"/api/v1/namespaces/{self.namespace}{path}", kind, body)
@@ -86,12 +99,16 @@ class PodApi:
 
     def event(self, report: dict[str, Any]) -> dict[str, Any]:
         """The Event on the pod."""
+        return self._event(report["diagnosis"], "Warning")
+
+    def _event(self, told: dict[str, Any], kind: str) -> dict[str, Any]:
         return event.body(
             {"generateName": f"{self.pod[:50]}.gpualert-", "namespace": self.namespace},
             {"apiVersion": "v1", "kind": "Pod", "namespace": self.namespace, "name": self.pod},
-            report["diagnosis"],
+            told,
             "gpualert.dev/run",
             self.pod,
+            kind,
         )
 
     def _ask(self, method: str, path: str, kind: str, body: dict[str, Any]) -> int:
@@ -114,29 +131,45 @@ def condition(report: dict[str, Any]) -> dict[str, Any]:
         report: The report.
     """
     diagnosis = report["diagnosis"]
+    return _patch(CONDITION + diagnosis["family"], "True", diagnosis["class"], event.message_of(diagnosis))
+
+
+def hang_condition(hang: dict[str, Any]) -> dict[str, Any]:
+    """The patch that sets the pod's condition ``gpualert.dev/hang``, or says that it holds no more.
+
+    Args:
+        hang: The report's ``hang``.
+    """
+    over = hang["state"] == "over"
+    message = (hang["why"] or "nothing happens")[: event.MESSAGE_MAX]
+    return _patch(f"{CONDITION}hang", "False" if over else "True", "GoesOn" if over else "Hang", message)
+
+
+def _patch(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
     row = {
-        "type": CONDITION + diagnosis["family"],
-        "status": "True",
-        "reason": diagnosis["class"],
-        "message": event.message_of(diagnosis),
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
         "lastTransitionTime": event.now(),
     }
     return {"status": {"conditions": [row]}}
 
 
-class Saying:
+class _Saying:
     """Saying it in a thread of its own, which nobody waits for longer than a moment."""
 
-    def __init__(self, report: dict[str, Any]) -> None:
+    def __init__(self, run: dict[str, Any], say: Callable[[PodApi], list[str]] | None) -> None:
         self.troubles: list[str] = []
-        self._api = PodApi.of(report["run"])
-        self._thread = threading.Thread(target=self._run, args=(report,), daemon=True)
-        if self._api is not None and report["diagnosis"]["class"] != "success":
+        self._api = PodApi.of(run)
+        self._say = say
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if self._api is not None and say is not None:
             self._thread.start()
 
-    def _run(self, report: dict[str, Any]) -> None:
-        if self._api is not None:
-            self.troubles = self._api.say(report)
+    def _run(self) -> None:
+        if self._api is not None and self._say is not None:
+            self.troubles = self._say(self._api)
 
     def finish(self, deadline: float) -> list[str]:
         """Wait for it; what did not work.
@@ -149,3 +182,18 @@ class Saying:
             if self._thread.is_alive():
                 return ["no answer in time"]
         return self.troubles
+
+
+class Saying(_Saying):
+    """Saying how a run has ended, unless it has succeeded."""
+
+    def __init__(self, report: dict[str, Any]) -> None:
+        failed = report["diagnosis"]["class"] != "success"
+        super().__init__(report["run"], (lambda api: api.say(report)) if failed else None)
+
+
+class HangSaying(_Saying):
+    """Saying that a run hangs, or goes on again."""
+
+    def __init__(self, report: dict[str, Any]) -> None:
+        super().__init__(report["run"], lambda api: api.say_hang(report["hang"]))

@@ -159,9 +159,11 @@ def note(directory: str, report: dict[str, Any]) -> None:
     quotes = report["quotes"]
     told = {
         "diagnosis": report["diagnosis"],
+        "progress": report.get("progress"),
         "broke_at": (report.get("timeline") or {}).get("cause_at"),
         "last_output_at": report["exit"].get("last_output_at"),
         "hardware": report.get("hardware", []),
+        "cost": report.get("cost"),
         "quotes": {**quotes, "tail": quotes["tail"][-TAIL:]},
     }
     path = os.path.join(directory, name_of(int(report["run"]["rank"])) + ".report")
@@ -186,6 +188,7 @@ def rank_of(member: Member) -> Rank:
         log=_text(run.get("directory")),
         run_id=_text(run.get("run_id")),
         gpus=run.get("gpus") if isinstance(run.get("gpus"), int) else None,
+        cost=shapes.cost_of(reported),
     )
     if member.ended is None:
         return found if member.lives else _gone(found)

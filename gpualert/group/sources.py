@@ -19,7 +19,7 @@ from gpualert.group import hardware, members, together
 from gpualert.incident.model import Finding, MachineFact, Rank
 from gpualert.report import building, incident, making, recall
 from gpualert.report.timeline import seconds_of
-from gpualert.rundir import survivor
+from gpualert.rundir import shapes, survivor
 from gpualert.rundir.reader import Run, run_ids
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ def rank_of_run(run: Run) -> Rank:
         log=run.path,
         run_id=run.run_id,
         gpus=facts.get("gpus") if isinstance(facts.get("gpus"), int) else None,
+        cost=shapes.cost_of(report or {}),
     )
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpualert.diagnosis import Rulebook
-from gpualert.group import members
+from gpualert.group import members, repeats
 from gpualert.incident import judge
 from gpualert.incident.naming import printed
-from gpualert.report import incident
+from gpualert.report import attempts, incident, making
 from gpualert.rundir import survivor
 from gpualert.rundir.writer import REPORT, make_directories
 
@@ -36,7 +36,6 @@ CLAIM_STALE_S = 60.0
 PATIENCE_S = 1.0
 """How long to wait before looking again at ranks that may be gone."""
 REVISIONS_MAX = 20
-DIRECTORY = "incident"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ def job_of(group: Members, revision: int = 0) -> incident.Job:
         str(run.get("launcher") or "") or None,
         str(run["namespace"]) if run.get("namespace") else None,
         attempt if isinstance(attempt, int) else 0,
-        os.path.join(group.directory, DIRECTORY),
+        os.path.join(group.directory, repeats.DIRECTORY),
         revision,
     )
 
@@ -147,7 +146,7 @@ def _tell(group: Members, settings: Settings, mask: Redaction, deadline: float, 
     verdict = verdict_of(group, Rulebook.load())
     if verdict.cls == "success":
         return Outcome()
-    where = os.path.join(group.directory, DIRECTORY)
+    where = os.path.join(group.directory, repeats.DIRECTORY)
     make_directories(where)
     before = _told_before(where)
     revision = 0 if before is None else before["incident"]["revision"] + 1
@@ -157,6 +156,10 @@ def _tell(group: Members, settings: Settings, mask: Redaction, deadline: float, 
         if not ours:
             return Outcome("told by another rank")
         report = report_of(group, verdict, mask, revision)
+        found = repeats.note(group, report, where)
+        untold = before is None or bool(attempts.held(before))
+        if found is not None and untold and making.may_be_held(report, settings):
+            attempts.hold(report, found, time.time())
         said = incident.tell(where, report, settings, mask, deadline, say)
     return Outcome(said, report, where)
 

@@ -43,7 +43,7 @@ class Suspicion:
     """A job hangs, or hangs no longer.
 
     Attributes:
-        state: ``hang`` or ``over``.
+        state: ``suspected`` or ``over``.
         silent_s: How long it has made no progress, or had not, in seconds.
         why: What shows it, for a person.
         rule: What it was noticed by: ``idle``, ``stopped``, ``uninterruptible``, ``gpu-spin`` or ``cpu-spin``.

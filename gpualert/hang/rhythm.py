@@ -172,11 +172,19 @@ class Rhythm:
     def _judge(self, moment: Moment) -> Suspicion | None:
         for rule, windows in _RULES.items():
             if self._pauses[rule] >= windows * self._window(rule):
-                silent = self._silent()
-                self._hang = Suspicion("hang", silent, self._why(moment, silent, self._pauses[rule]), rule)
+                silent, pause = self._silent(), self._pauses[rule]
+                self._hang = Suspicion("suspected", silent, self._why(moment, silent, pause), self._name(rule, pause))
                 self._working = 0
                 return self._hang
         return None
+
+    def _name(self, rule: str, pause: float) -> str:
+        """The rule that says most: of what is idle because it cannot run, that it cannot."""
+        for letter, name in (("T", "stopped"), ("D", "uninterruptible")):
+            since = self._since[letter]
+            if rule == "idle" and since is not None and self._clock - since >= pause / 2:
+                return name
+        return rule
 
     def _over(self, silent: float, *, heard: bool) -> Suspicion | None:
         """Whether a hang has ended."""

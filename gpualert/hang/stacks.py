@@ -1,26 +1,21 @@
 """The stacks of the job's processes: of Python by py-spy, of others by eu-stack or gdb, where tracing is allowed.
 
-A process that waits uninterruptibly, or is stopped, is never attached to: the tracer would wait with it, and the signal
-that an attachment sends could stop it for good when it comes back.
+Of a process that must not be attached to (``hang.tracing``) py-spy reads the memory without that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import select
 import shutil
-import signal
-import subprocess
 import sys
 import sysconfig
 import time
 from typing import TYPE_CHECKING, Any
 
 from gpualert.hang import waiting
-from gpualert.hang.descriptors import content
+from gpualert.hang.tracing import Done, held, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +27,6 @@ EACH_S = 10.0
 NATIVE_S = 4.0
 """With native frames, which takes longer where symbols are many."""
 TEXT_MAX, TOTAL_MAX = 16 << 10, 110 << 10
-OUTPUT_MAX = 4 << 20
 FRAMES_MAX, THREADS_MAX = 64, 48
 _ARGUMENTS = re.compile(r" \(.*?\)(?= at | from |$)")
 """What a function was called with: another one in each process, and nobody's business."""
@@ -97,10 +91,10 @@ def _python(notes: list[str]) -> Callable[[Process, float], str] | None:
 
     def take(one: Process, deadline: float) -> str:
         dump = [spy, "dump", "--json", "--pid", str(one.pid)]
-        ways = [(["--nonblocking"], EACH_S)] if _held(one.pid) else [(["--native"], NATIVE_S), ([], EACH_S)]
-        done = _Done(b"", "late", "there was no time left")
+        ways = [(["--nonblocking"], EACH_S)] if held(one.pid) else [(["--native"], NATIVE_S), ([], EACH_S)]
+        done = Done(b"", "late", "there was no time left")
         for options, limit in ways:
-            done = _run([*dump, *options], one.pid, min(limit, deadline - time.monotonic()))
+            done = run([*dump, *options], one.pid, min(limit, deadline - time.monotonic()))
             text = _rendered(done.output)
             if text or done.why in ("gone", "denied"):
                 break
@@ -125,10 +119,10 @@ def _native(notes: list[str]) -> Callable[[Process, float], str] | None:
         else:
             command = [str(gdb), "--batch", "--nx", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off"]
             command += ["-ex", "thread apply all backtrace 32", "-p", str(one.pid)]
-        if held := _held(one.pid):
-            notes.append(f"no stacks of process {one.pid} ({one.name}): it {held}, and is not touched")
+        if why := held(one.pid):
+            notes.append(f"no stacks of process {one.pid} ({one.name}): it {why}, and is not touched")
             return ""
-        done = _run(command, one.pid, min(EACH_S, deadline - time.monotonic()))
+        done = run(command, one.pid, min(EACH_S, deadline - time.monotonic()))
         lines = done.output.decode("utf-8", "replace").splitlines()
         frames = [line.rstrip() for line in lines if line.startswith(("#", "Thread ", "TID "))]
         return "\n".join(_without_ids(line) for line in frames[: FRAMES_MAX * 4])
@@ -147,112 +141,6 @@ def _without_ids(line: str) -> str:
     if words[0].startswith("0x"):
         words = words[2:] if words[1:2] == ["in"] else words[1:]
     return f"{number} {' '.join(words).strip()}"
-
-
-# -- programs that trace -----------------------------------------------------------------------------------------------
-
-
-class _Done:
-    """What a program that traces has done.
-
-    Attributes:
-        output: What it has printed.
-        why: Why that is nothing: ``denied``, ``gone``, ``late`` or ``failed``.
-        said: The same in words.
-    """
-
-    __slots__ = ("output", "said", "why")
-
-    def __init__(self, output: bytes, why: str = "", said: str = "") -> None:
-        self.output, self.why, self.said = output, why, said
-
-
-def _held(pid: int) -> str:
-    """Why a process must not be attached to; empty where it may be."""
-    states = _states(pid)
-    held = (("D", "waits uninterruptibly"), ("T", "is stopped"), ("t", "is traced already"))
-    return next((words for letter, words in held if letter in states), "")
-
-
-def _run(command: list[str], pid: int, timeout: float) -> _Done:
-    """Let a program look at a process, and make sure that this goes on afterwards."""
-    if timeout <= 0:
-        return _Done(b"", "late", "there was no time left")
-    stopped = "T" in _states(pid)
-    try:
-        tracer = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment()
-        )
-    except OSError as error:
-        return _Done(b"", "failed", f"{command[0]} cannot be started ({error.strerror})")
-    with tracer:
-        output, whole = _read(tracer, time.monotonic() + timeout)
-        if not whole:
-            tracer.kill()
-    if not stopped:
-        _let_go(pid)
-    if not whole:
-        return _Done(b"", "late", f"it took longer than {timeout:.0f}s, or was too much")
-    if tracer.returncode == 0:
-        return _Done(output)
-    if not _states(pid):
-        return _Done(b"", "gone", "it has ended")
-    said = " ".join(output.decode("utf-8", "replace").split())[:200]
-    denied = "ermission" in said or "not permitted" in said
-    return _Done(b"", "denied" if denied else "failed", said or f"{command[0]} ended with {tracer.returncode}")
-
-
-def _read(tracer: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:
-    """What a program prints, and whether that is all of it and the program has ended."""
-    parts, room = [], OUTPUT_MAX
-    stdout = tracer.stdout
-    while stdout is not None and room > 0 and (left := deadline - time.monotonic()) > 0:
-        if not select.select([stdout], [], [], left)[0]:
-            break
-        part = os.read(stdout.fileno(), min(room, 1 << 16))
-        if not part:
-            try:
-                tracer.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                break
-            return b"".join(parts), True
-        parts.append(part)
-        room -= len(part)
-    return b"".join(parts), False
-
-
-def _environment() -> dict[str, str]:
-    """No settings of the job's, no colours, no downloads of symbols."""
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "LC_ALL": "C",
-        "HOME": "/",
-        "NO_COLOR": "1",
-        "RUST_BACKTRACE": "0",
-    }
-
-
-def _states(pid: int) -> set[str]:
-    """The states of a process's threads; empty when it has ended."""
-    found: set[str] = set()
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for tid in threads:
-        state = content(f"/proc/{pid}/task/{tid}/stat", 4096).rpartition(b")")[2].split()[:1]
-        found |= {letter.decode("ascii", "replace") for letter in state}
-    return found - {"Z", "X"}
-
-
-def _let_go(pid: int) -> None:
-    """A tracer that was killed may leave its process stopped (ptrace(2), PTRACE_ATTACH): it was not before."""
-    until = time.monotonic() + 0.5
-    while "t" in _states(pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    if "T" in _states(pid):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            os.kill(pid, signal.SIGCONT)
 
 
 # -- py-spy's output ---------------------------------------------------------------------------------------------------

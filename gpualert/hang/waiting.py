@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gpualert.telemetry.processes import Process
 
 THREADS_MAX = 256
-LINES_MAX, WATCHED_MAX, PATH_MAX = 12, 6, 400
+LINES_MAX, WATCHED_MAX, PATH_MAX, TEXT_MAX = 12, 6, 400, 2000
+_NAMED = 8
 _STATES = {
     "R": "running", "S": "asleep", "D": "waiting uninterruptibly", "T": "stopped by a signal",
     "t": "stopped by a tracer", "I": "idle", "P": "parked",
@@ -39,7 +40,7 @@ def told(processes: Sequence[Process], supervisor: int, deadline: float) -> list
         deadline: When to be done, on the monotonic clock.
 
     Returns:
-        For each group ``pids``, ``names`` and ``text``, those first that wait uninterruptibly.
+        For each group ``pids``, ``names`` and ``text`` (one line), those first that wait uninterruptibly.
     """
     names = {one.pid: one.name for one in processes}
     held = Descriptors({**names, supervisor: "gpualert, which keeps the output"})
@@ -52,9 +53,20 @@ def told(processes: Sequence[Process], supervisor: int, deadline: float) -> list
         if text:
             groups.setdefault(text, []).append(one)
     return [
-        {"pids": [one.pid for one in group], "names": sorted({one.name for one in group}), "text": text}
+        {
+            "pids": [one.pid for one in group],
+            "names": sorted({one.name for one in group}),
+            "text": f"{_head(group)}: {text}"[:TEXT_MAX],
+        }
         for text, group in groups.items()
     ]
+
+
+def _head(group: Sequence[Process]) -> str:
+    """``python 12, 13 and 6 more``."""
+    names = ", ".join(sorted({one.name for one in group})[:3])
+    more = f" and {len(group) - _NAMED} more" if len(group) > _NAMED else ""
+    return f"{names} {', '.join(str(one.pid) for one in group[:_NAMED])}{more}"
 
 
 def _process(pid: int, held: Descriptors, locks: dict[int, int], names: dict[int, str]) -> str:
@@ -78,7 +90,7 @@ def _process(pid: int, held: Descriptors, locks: dict[int, int], names: dict[int
     told += held.troubled(pid)
     if len(told) > LINES_MAX:
         told[LINES_MAX - 1 :] = [f"and {len(told) - LINES_MAX + 1} more"]
-    return "\n".join(told)
+    return "; ".join(told)
 
 
 def _threads(names: list[str]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpualert.diagnosis import Diagnosis
 
 State = Literal["failed", "succeeded", "running", "waiting", "gone"]
@@ -105,6 +107,7 @@ class Rank:
         log: Where its log is.
         run_id: Its run.
         gpus: How many GPUs it had.
+        cost: What its report says of its cost; None where it says nothing.
     """
 
     name: str
@@ -123,6 +126,7 @@ class Rank:
     log: str | None = None
     run_id: str | None = None
     gpus: int | None = None
+    cost: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def when(self) -> float | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert.notify import notice
 from gpualert.notify.message import NUMBER_HEADER, POLICY, REPORT_NAME
+from gpualert.report import hang
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -276,7 +277,7 @@ def _shortened(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         "traceback": [line[:LINE_MAX] for line in quotes["traceback"][-TRACEBACK_LINES:]],
         "tail": [line[:LINE_MAX] for line in quotes["tail"][-TAIL_LINES:]],
     }
-    yield "the table of artifacts, the last output, the traceback", {**report, "quotes": less}
+    yield "the table of artifacts, the last output, the traceback", hang.without_scene({**report, "quotes": less})
 
 
 def _middle(rows: list[Any]) -> list[Any]:

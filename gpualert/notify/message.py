@@ -70,7 +70,7 @@ def compose(notice: Notice, artifacts: Sequence[Artifact], sender: str, recipien
     message.set_content(notice.text, cte="quoted-printable")
     message.add_alternative(notice.html, subtype="html", cte="quoted-printable")
     if notice.kind != "ended":
-        return message
+        return _with_texts(message, notice)
     attached = json.dumps(report, ensure_ascii=False, indent=1).encode("utf-8", "replace")
     message.add_attachment(attached, maintype="application", subtype="json", filename=REPORT_NAME)
     for number, artifact in enumerate(artifacts):
@@ -86,6 +86,13 @@ def compose(notice: Notice, artifacts: Sequence[Artifact], sender: str, recipien
                 filename=name,
                 headers=[f"{NUMBER_HEADER}: {number}"],  # names may be alike
             )
+    return _with_texts(message, notice)
+
+
+def _with_texts(message: EmailMessage, notice: Notice) -> EmailMessage:
+    """The mail with the texts that belong to the notice itself."""
+    for name, text in notice.attached:
+        message.add_attachment(text, subtype="plain", cte="quoted-printable", filename=name)
     return message
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jinja2
 
 from gpualert.progress import text as progress
-from gpualert.report import chart, ranks, wording
+from gpualert.report import attempts, chart, cost, hang, machine, ranks, scene, wording
 from gpualert.report.page import facts_table, headline
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpualert.artifacts import Artifact
 
-Kind = Literal["started", "progress", "ended"]
+Kind = Literal["started", "progress", "hang", "hang-over", "ended"]
 SUBJECT_MAX = 180
 
 
@@ -28,12 +28,13 @@ class Notice:
     """What is told.
 
     Attributes:
-        kind: ``started``, ``progress`` or ``ended``.
+        kind: ``started``, ``progress``, ``hang``, ``hang-over`` or ``ended``.
         report: The report; of a run that goes on, one without a diagnosis.
         subject: One line.
         short: A few lines, for channels that show no more.
         text: The whole, in plain text.
         html: The whole, in HTML.
+        attached: Names and contents of texts that go along with a mail.
     """
 
     kind: Kind
@@ -42,12 +43,13 @@ class Notice:
     short: str
     text: str
     html: str
+    attached: tuple[tuple[str, str], ...] = ()
 
     @property
     def event(self) -> str:
-        """For programs: ``run.failed`` (or succeeded, started, progress), ``incident.opened`` (or updated)."""
+        """For programs: ``run.failed`` (or succeeded, started, progress, hang, hang_over), ``incident.opened`` ..."""
         if self.kind != "ended":
-            return f"run.{self.kind}"
+            return f"run.{self.kind.replace('-', '_')}"
         if "incident" in self.report:
             return "incident.updated" if self.report["incident"]["revision"] else "incident.opened"
         return "run.succeeded" if self.report["diagnosis"]["class"] == "success" else "run.failed"
@@ -59,7 +61,8 @@ class Notice:
         revision = self.report.get("incident", {}).get("revision")
         if self.kind == "ended":
             return _digest(f"{run_id} revision {revision}" if revision else run_id)
-        return _digest(f"{run_id} {self.kind} {self.report['made_at']}")
+        told = self.report.get("hang") if self.kind.startswith("hang") else None
+        return _digest(f"{run_id} {self.kind} {(told or {}).get('at') or self.report['made_at']}")
 
     @property
     def thread(self) -> str:
@@ -102,12 +105,27 @@ def subject(kind: Kind, report: dict[str, Any]) -> str:
     elif kind == "progress":
         got_to = progress.place(report.get("progress"))
         what = f"is running{where}{took.replace(' after ', ' since ')}{': ' if got_to else ''}{got_to}"
+    elif kind == "hang":
+        what = f"hangs{where}: {_silence(report)}"
+    elif kind == "hang-over":
+        what = f"goes on{where} after {wording.duration((report.get('hang') or {}).get('silent_s'))}"
     elif diagnosis["class"] == "success":
         what = f"finished{' with warnings' if diagnosis.get('warnings') else ''}{where}{took}"
+    elif loop := attempts.headline(report):
+        what = one_line(loop)
     else:
         what = f"failed: {one_line(diagnosis['class'])}{where}{took}"
     again = "update: " if report.get("incident", {}).get("revision") else ""
     return f"[gpualert] {again}{name} {what}"[:SUBJECT_MAX]
+
+
+def _silence(report: dict[str, Any]) -> str:
+    """``no output for 31m (step 41200)``: how long nothing has happened, and how far the training is."""
+    told = report.get("hang") or {}
+    first = one_line(str(told.get("why") or "")).partition("; ")[0][:100]
+    what = first or f"nothing happens for {wording.duration(told.get('silent_s'))}"
+    step = (report.get("progress") or {}).get("step", told.get("step"))
+    return what + (f" (step {step:.0f})" if step is not None else "")
 
 
 @lru_cache(maxsize=1)
@@ -122,18 +140,16 @@ def _templates() -> jinja2.Environment:
 
 
 def _sparks(report: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Each lane of the timeline: its name, its curve in block characters, its highest value in words.
+    """The most telling lanes of the timeline: name, curve in block characters, mean or highest value in words.
 
     Block characters, because mail programs show neither SVG nor, before somebody allows them, images; and they look the
     same in plain text.
     """
-    timeline = report.get("timeline") or {"lanes": []}
-    drawn = []
-    for lane in timeline["lanes"]:
-        high = chart.amount(max(value for _, value in lane["points"]), lane["unit"])
-        limit = f" of {chart.amount(lane['limit'], lane['unit'])}" if lane["limit"] else ""
-        drawn.append((lane["name"], chart.spark(lane, timeline["duration_s"]), f"up to {high}{limit}"))
-    return drawn
+    timeline = report.get("timeline")
+    return [
+        (lane["name"], chart.spark(lane, (timeline or {})["duration_s"]), chart.said(lane))
+        for lane in chart.telling(timeline)
+    ]
 
 
 def make(
@@ -169,12 +185,19 @@ def make(
         "size": wording.size,
         "sparks": _sparks(report),
         "title": title,
+        "machine": machine.lines(report.get("machine")),
+        "hang": hang.for_page(report.get("hang")),
+        "advice": hang.advice(report, directory) if kind == "hang" else [],
         "ranks": ranks.rows(clean) if "ranks" in report else [],
         "ranks_text": ranks.text(clean) if "ranks" in report else "",
+        "attempts": attempts.rows(report),
+        "attempts_text": attempts.text(report),
     }
-    name = "mail" if kind == "ended" else "running"
+    name = {"ended": "mail", "hang": "hang"}.get(kind, "running")
     text, html = (_encodable(_templates().get_template(f"{name}.{form}").render(shown)) for form in ("txt", "html"))
-    return Notice(kind, report, title, _encodable(_short(kind, report, directory)), text, html)
+    stacks = scene.stacks_text((report.get("hang") or {}).get("scene")) if kind in ("hang", "ended") else ""
+    attached = ((scene.STACKS_NAME, _encodable(stacks)),) if stacks else ()
+    return Notice(kind, report, title, _encodable(_short(kind, report, directory)), text, html, attached)
 
 
 def _printable(value: Any) -> Any:
@@ -201,10 +224,17 @@ def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:
         lines += [f"note: {one_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
         if diagnosis["root"]:
             lines.append(f"> {one_line(diagnosis['root']['text'])[:400]}")
-        lines += [f"try: {one_line(suggestion)}" for suggestion in diagnosis["suggestions"][:2]]
+        lines += [one_line(step) for step in wording.steps(diagnosis, 2)]
     else:
+        told = report.get("hang")
+        if kind == "hang" and told:
+            spent = ", ".join(f"{name} {value}" for name, value in cost.words(report.get("cost")))
+            lines += [hang.line(told), *([spent] if spent else [])]
+            lines += (scene.shown(told["scene"]) or {"flight": []})["flight"][:2]
         lines += [got_to] if got_to else []
         lines += [one_line(line)[:200] for line in report["quotes"]["tail"][-5:] if line.strip()]
+        if kind == "hang":
+            lines += [f"try: {step}" for step in hang.advice(report, directory)[:1]]
     place = wording.place(report["run"])
     lines.append(f"{place + '; ' if place else ''}kept in {wording.printable(directory)}")
     return "\n".join(lines)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DIRECTORY, NAME = "mail", "told.jsonl"
 MAX_BYTES = 4 << 20
 PATIENCE_S = 2.0
-PASSING = ("started", "progress")
+PASSING = ("started", "progress", "hang", "hang-over")
 """Mails about a run that goes on; its report says nothing of them."""
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 

@@ -104,7 +104,7 @@ def call(url: str, number: int, notice: Notice, deadline: float) -> list[Told]:
     name = str(service.service_name)
     service.socket_connect_timeout = min(service.socket_connect_timeout, max(deadline - time.monotonic(), 0.1))
     service.socket_read_timeout = min(service.socket_read_timeout, max(deadline - time.monotonic(), 0.1))
-    kinds = {"run.failed": "failure", "run.succeeded": "success"}
+    kinds = {"run.failed": "failure", "run.succeeded": "success", "run.hang": "warning"}
     # Not the service itself: only this one makes plain text into what the service takes, with its markup escaped.
     services: Any = apprise.Apprise(asset=asset)
     services.add(service)

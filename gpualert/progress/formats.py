@@ -65,8 +65,14 @@ _EPOCH = re.compile(
     r"(?:\s{0,2}(?:/|of)\s{0,6}(?P<epochs>\d{1,6}))?(?![\w%])"
 )
 _EPOCH_ALONE = re.compile(
-    r"\W{0,40}(?:begin(?:ning)?|start(?:ing)?|running)?(?: of)?(?: training| train)? ?epoch\W{1,4}\d{1,6}"
+    r"(?:.{0,120}?[|:\]>-] )?\W{0,40}(?:begin(?:ning)?|start(?:ing)?|running)?(?: of)?(?: training| train)?"
+    r" ?epoch\W{1,4}\d{1,6}"
     r"(?:\s{0,2}(?:/|of)\s{0,2}\d{1,6})?(?:\s{0,2}(?:took|finished|done|completed?|ended|started|time)\b.{0,80})?\W{0,40}$"
+)
+# "step 7", "[node 1] step 11", "iter 45 mean -0.0083": nothing but a step and numbers.
+_BARE = re.compile(
+    r"(?:(?:\[[^\]]{0,20}\]|rank \d{1,6}|node \d{1,6}):?\s){0,2}(?:step|iter|iteration|batch)[ :=]{1,3}\d{1,12}"
+    rf"(?:[,:|]?\s{{1,3}}(?:[a-z_]{{1,16}}[ =:]{{1,3}})?{REAL}){{0,6}}[\s.|,;]{{0,4}}$"
 )
 _METRIC = re.compile(
     r"(?:loss|(?<![a-z])lr|learning[ _]rate|(?<![a-z])acc(?:uracy)?|grad[ _]?norm|ppl|perplexity|(?<![a-z])mfu"
@@ -251,7 +257,8 @@ def _generic(line: str, low: str, rank: int | None) -> Step | None:
         timed = counted is not None and (total or 0) >= _FEW and _TIMED.search(low) is not None
         both = counted is not None and epoch is not None and total is not None
         alone = epoch is not None and _EPOCH_ALONE.match(low) is not None
-        if not (timed or both or alone):
+        bare = counted is not None and _BARE.match(low) is not None
+        if not (timed or both or alone or bare):
             return None
     begin = min(found.start() for found in (counted, epoch) if found)
     evaluates = _EVALUATION.search(low[max(begin - 24, 0) : begin]) is not None

@@ -47,7 +47,11 @@ def place(progress: dict[str, Any] | None) -> str:
     parts = []
     step, total, epoch, epochs = (progress.get(name) for name in ("step", "total", "epoch", "epochs"))
     if _is_number(step):
-        of = f" of {total:.0f} ({100 * step / total:.0f} %)" if _is_number(total) and 0 < step <= total else ""
+        of = (
+            f" of {total:.0f} ({100 * step / total:.0f} %)"
+            if _is_number(total) and 0 <= step <= total and total
+            else ""
+        )
         word = "sample" if progress.get("unit") in ("sample", "samples") else "step"
         parts.append(f"{word} {step:.0f}{of}")
     if _is_number(epoch):
@@ -66,11 +70,11 @@ def short(progress: dict[str, Any] | None) -> str:
         return ""
     step, total, epoch, epochs = (progress.get(name) for name in ("step", "total", "epoch", "epochs"))
     if _is_number(step):
-        if _is_number(total) and 0 < step <= total:
+        if _is_number(total) and 0 <= step <= total and total:
             return f"{_brief(step)}/{_brief(total)} {int(100 * step / total)}%"
         return f"step {_brief(step)}"
     if _is_number(epoch):
-        return f"epoch {epoch:.3g}/{epochs:.0f}" if _is_number(epochs) else f"epoch {epoch:.3g}"
+        return f"epoch {epoch:.3g}/{epochs:.0f}" if _is_number(epochs) and epoch <= epochs else f"epoch {epoch:.3g}"
     return ""
 
 

@@ -98,6 +98,8 @@ class Tracker:
     def add(self, steps: Iterable[Step], at_s: float, clock_s: float | None = None) -> bool:
         """Note what a piece of output has told.
 
+        The same output may be told again: only its last signs count.
+
         Args:
             steps: The signs in it, in their order, as ``read`` gives them.
             at_s: When that output came, in seconds since 1970.
@@ -109,15 +111,14 @@ class Tracker:
         clock = at_s if clock_s is None else clock_s
         latest: dict[Key, tuple[Step, float | None]] = {}
         before = self._position()
-        for step in steps:
-            if step.phase != "train":
-                continue
-            self._note(step, at_s, clock)
+        trained = [step for step in steps if step.phase == "train"]
+        self._note(trained, at_s, clock)
+        epoch = self._epoch
+        for step in trained:
             if step.step is not None:
                 bar = step.format in _BARS and not step.per_epoch
                 key: Key = (step.format, step.rank, (step.total or 0) if bar else step.total is not None)
-                epoch = step.epoch if step.epoch is not None else self._epoch
-                latest[key] = (step, epoch)
+                latest[key] = (step, step.epoch if step.epoch is not None else epoch)
         for key, (step, epoch) in latest.items():
             counter = self._counters.get(key)
             if counter is None:
@@ -131,23 +132,26 @@ class Tracker:
             self._main = self._chosen()
         return self._position() != before
 
-    def _note(self, step: Step, at_s: float, clock_s: float) -> None:
-        """What holds for the run as a whole, whichever counter counts its steps."""
-        if step.loss is not None:
-            if math.isfinite(step.loss):
+    def _note(self, steps: list[Step], at_s: float, clock_s: float) -> None:
+        """What holds for the run as a whole, whichever counter counts its steps; only the last of each is news."""
+        losses = [step.loss for step in steps if step.loss is not None]
+        if losses:
+            self._loss = losses[-1]
+            if math.isfinite(self._loss):
                 self._nan_since_s = None
             elif self._nan_since_s is None:
                 self._nan_since_s = at_s
-            self._loss = step.loss
-        if step.epochs is not None:
-            self._epochs = step.epochs
-        if step.epoch is not None:
-            if self._epoch_first is None or step.epoch < self._epoch_first[0]:
-                self._epoch_first = (step.epoch, clock_s)
-            if step.epoch != self._epoch:
-                self._epoch_at = (at_s, clock_s)
-            self._epoch = step.epoch
-        self._format = self._format or step.format
+        epochs = [step.epochs for step in steps if step.epochs is not None]
+        self._epochs = epochs[-1] if epochs else self._epochs
+        told = [step for step in steps if step.epoch is not None]
+        if told:
+            epoch = told[-1].epoch or 0.0
+            if self._epoch_first is None or epoch < self._epoch_first[0]:
+                self._epoch_first = (epoch, clock_s)
+            if epoch != self._epoch:
+                self._epoch, self._epoch_at = epoch, (at_s, clock_s)
+        if steps and not self._format:
+            self._format = steps[-1].format
 
     def _position(self) -> tuple[Any, ...]:
         main = self._main

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.diagnosis import Facts, Rulebook, RuleError, diagnose
-from gpualert.report import measured, progress, quotes, timeline
+from gpualert.report import cost, hang, machine, measured, progress, quotes, timeline
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir.clock import now_us, rfc3339
+from gpualert.telemetry import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,20 +141,25 @@ def masked(value: Any, redaction: Redaction) -> Any:
     return value
 
 
-def cost(gpus: int | None, duration_s: float | None, silent_s: float | None) -> dict[str, float] | None:
-    """What the run has used up.
+def course_of(
+    run: Run, duration_s: float | None, silent_s: float | None, root_line: int | None = None
+) -> dict[str, Any]:
+    """What the report says of how the run went: its ``timeline``, ``cost``, ``machine`` and ``hang``.
 
     Args:
-        gpus: How many GPUs it had.
+        run: The run.
         duration_s: How long it ran, in seconds.
         silent_s: How long it printed nothing before its end, in seconds.
-
-    Returns:
-        ``gpu_hours``, and ``silent_gpu_hours`` of them after the last output; None where the GPUs are unknown or none.
+        root_line: The decisive line's number in the log.
     """
-    if not gpus or duration_s is None:
-        return None
-    return {"gpu_hours": gpus * duration_s / 3600, "silent_gpu_hours": gpus * (silent_s or 0.0) / 3600}
+    seen, span = record.read(run.path), timeline.span_of(run)
+    ended = (run.exit or {}).get("hang")
+    return {
+        "cost": cost.of(_whole(run.facts.get("gpus")), duration_s, silent_s, seen, span),
+        "timeline": timeline.of(run, root_line, seen),
+        "machine": machine.of(seen),
+        "hang": hang.of(seen, ended if isinstance(ended, dict) else None),
+    }
 
 
 def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redaction) -> dict[str, Any]:
@@ -168,16 +174,17 @@ def build(run: Run, diagnosis: Diagnosis, trouble: list[str], redaction: Redacti
     said = (run.exit or {}).get("trouble")
     root_line = diagnosis.root.line if diagnosis.root else None
     facts = facts_of(run)
+    course = course_of(run, facts.duration_s, facts.silent_s, root_line)
+    course["timeline"] = _timed(course["timeline"], diagnosis)
     report = {
         "schema": SCHEMA,
         "run": run.facts,
         "exit": run.exit or {},
         "diagnosis": diagnosis.as_dict(),
         "silent_s": facts.silent_s,
-        "cost": cost(_whole(run.facts.get("gpus")), facts.duration_s, facts.silent_s),
+        **course,
         "hardware": measured.rows(diagnosis.broken),
         "progress": progress.of(run),
-        "timeline": _timed(timeline.of(run, root_line), diagnosis),
         "quotes": quotes.take(run.log_path, root_line, redaction),
         "artifacts": [],
         "notifications": [],
@@ -215,9 +222,8 @@ def running(run: Run, now: datetime, redaction: Redaction) -> dict[str, Any]:
         "exit": run.exit or {},
         "diagnosis": None,
         "silent_s": silent,
-        "cost": cost(_whole(run.facts.get("gpus")), _real((run.exit or {}).get("duration_s")), silent),
+        **course_of(run, _real((run.exit or {}).get("duration_s")), silent),
         "progress": progress.of(run, goes_on=True),
-        "timeline": timeline.of(run),
         "quotes": quotes.take(run.log_path, None, redaction),
         "artifacts": [],
         "notifications": [],

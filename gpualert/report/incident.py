@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert import __version__
 from gpualert.incident.naming import printed
-from gpualert.report import building, making
+from gpualert.report import attempts, building, cost, making
 from gpualert.rundir.clock import now_us, rfc3339
 
 if TYPE_CHECKING:
@@ -110,8 +110,10 @@ def build(
         },
         "diagnosis": _diagnosis(verdict, first),
         "silent_s": None,
-        "cost": building.cost(gpus or None, lasted, idle),
+        "cost": cost.together(gpus or None, lasted, idle, [rank.cost for rank in ranks]),
         "timeline": None,
+        "machine": None,
+        "hang": None,
         "ranks": [_row(part, began) for part in verdict.parts],
         "missing": list(verdict.missing),
         "facts": [
@@ -163,9 +165,9 @@ def tell(
     """
     from gpualert.notify import anybody, tell  # noqa: PLC0415  (email and smtplib are slow to import)
 
-    outcome = ""
+    outcome = attempts.held(report)
     making.write(directory, report)
-    if making.wanted(report, settings) and anybody(settings):
+    if not outcome and making.wanted(report, settings) and anybody(settings):
         told = tell(directory, "ended", report, settings, [], mask, deadline, say)
         report["notifications"] = [entry.as_dict() for entry in told]
         outcome = "; ".join(entry.summary() for entry in told if entry.summary())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpualert import artifacts, config
-from gpualert.report import building, page, recall
+from gpualert.report import attempts, building, page, recall
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir import location
 from gpualert.rundir.assembly import NAME as LOG_NAME
@@ -167,6 +167,39 @@ def wanted(report: dict[str, Any], settings: Settings) -> bool:
     return when == "always" or (when == "failure" and not succeeded)
 
 
+def recollect(run: Run, report: dict[str, Any], settings: Settings, log: Any, *, may_hold: bool = True) -> None:
+    """Look at the earlier attempts of the same job: what they advise, and whether this one is told of now.
+
+    What is held back is decided from what stands in the run directories, before anything is told: whoever goes on after
+    a crash comes to the same, or tells.
+
+    Args:
+        run: The run.
+        report: Its report, as ``make`` gives it; changed.
+        settings: The settings.
+        log: Where it is noted.
+        may_hold: The notification is this run's own, and has not been sent.
+    """
+    with step(log, "earlier attempts"):
+        found = attempts.of_run(run.path, run.facts, report)
+        if found is not None and may_hold and may_be_held(report, settings):
+            attempts.hold(report, found, time.time())
+
+
+def may_be_held(report: dict[str, Any], settings: Settings) -> bool:
+    """Whether somebody would be told of a report, and wants repetitions held back.
+
+    Args:
+        report: The report.
+        settings: The settings.
+    """
+    from gpualert.notify import anybody  # noqa: PLC0415  (email and smtplib are slow to import)
+
+    if settings.dry_run or settings.notify.repeats != "digest":
+        return False
+    return wanted(report, settings) and anybody(settings)
+
+
 def notify(
     directory: str,
     report: dict[str, Any],
@@ -193,6 +226,8 @@ def notify(
 
     if not wanted(report, settings) or not anybody(settings):
         return ""
+    if held := attempts.held(report):
+        return held
     collected = with_own_names(_collected(directory, report, settings, deadline))
     report["artifacts"] = [artifact.as_dict() for artifact in collected]
     mask, _ = recall.recalling(mask, directory)

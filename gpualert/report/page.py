@@ -8,7 +8,9 @@ from typing import Any
 import jinja2
 
 from gpualert.progress import text as progress
-from gpualert.report import chart, ranks, wording
+from gpualert.report import attempts, chart, cost, devices, hang, machine, ranks, wording
+
+PAGE_STACK_LINES = 2000
 
 
 @lru_cache(maxsize=1)
@@ -41,7 +43,7 @@ def facts_table(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("took", wording.duration(end.get("duration_s")) if end.get("ended_at") else None),
         ("last output", end.get("last_output_at")),
         ("progress", progress.phrase(report.get("progress"))),
-        ("GPUs", str(run["gpus"]) if isinstance(run.get("gpus"), int) else None),
+        ("GPUs", run["gpus"] if isinstance(run.get("gpus"), int) else (report.get("cost") or {}).get("gpus")),
         ("decisive line printed", (report.get("timeline") or {}).get("cause_at")),
         ("peak memory", wording.size(usage["max_rss_bytes"]) if usage.get("max_rss_bytes") else None),
         ("memory limit", wording.size(group["memory_limit"]) if group.get("memory_limit") else None),
@@ -68,9 +70,8 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
     Args:
         report: The report.
     """
-    run, end, cost, diagnosis = report["run"], report["exit"], report.get("cost"), report["diagnosis"]
-    silent = report.get("silent_s")
-    where, idle = wording.place(run), cost["silent_gpu_hours"] if cost else 0.0
+    run, end, diagnosis = report["run"], report["exit"], report["diagnosis"]
+    silent, where = report.get("silent_s"), wording.place(run)
     rank = wording.failed_rank(report)
     quiet = wording.duration(silent) if isinstance(silent, int | float) and silent >= 1 else ""
     rows = [
@@ -81,8 +82,7 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("where", where),
         ("failed first", f"rank {rank}" if rank is not None and not isinstance(run.get("rank"), int) else ""),
         ("silent before the end" if diagnosis else "silent since", quiet),
-        ("GPU-hours", wording.gpu_hours(cost["gpu_hours"]) if cost and cost["gpu_hours"] >= 0.01 else ""),
-        ("of them silent", wording.gpu_hours(idle) if idle >= 0.01 else ""),
+        *cost.words(report.get("cost")),
         ("confidence", f"{100 * diagnosis['confidence']:.0f} %" if diagnosis else ""),
     ]
     return [(name, value) for name, value in rows if name and value]
@@ -94,7 +94,7 @@ def render(report: dict[str, Any]) -> str:
     Args:
         report: The report.
     """
-    root = report["diagnosis"]["root"]
+    root, told = report["diagnosis"]["root"], report.get("machine")
     return (
         environment()
         .get_template("report.html")
@@ -104,9 +104,14 @@ def render(report: dict[str, Any]) -> str:
             root_line=root["line"] if root else None,
             root_text=root["text"] if root else None,
             ranks=ranks.rows(report) if "ranks" in report else [],
+            attempts=attempts.rows(report),
             headline=headline(report),
             facts=facts_table(report),
             chart=chart.draw(report.get("timeline")),
+            hang=hang.for_page(report.get("hang"), limit=PAGE_STACK_LINES),
+            machine=machine.details(told),
+            gpus=devices.table((told or {}).get("gpus") or []),
+            gpu_columns=devices.COLUMNS,
             size=wording.size,
         )
     )

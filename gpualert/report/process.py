@@ -100,6 +100,7 @@ def _report(task: Task, say: Callable[[str], None], *, colour: bool) -> None:
     settings = making.settings_of(run, log)
     redaction = making.redaction(settings)
     made = _diagnosed(task, run, settings, redaction, log)
+    making.recollect(run, made, settings, log, may_hold=task.group is None)
     with contextlib.ExitStack() as stack:
         with making.step(log, "begin to tell"):
             stack.enter_context(survivor.telling(task.directory))

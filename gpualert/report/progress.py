@@ -23,6 +23,12 @@ RECORD_BYTES = 1 << 20
 PIECES_MAX = 65536
 WINDOW_S = 5.0
 """Output that came within this time is read together, as the collector does."""
+TEXT_MAX = 40
+"""Characters of a text in it; a time has 27."""
+_TOLD = (
+    "at", "format", "step", "total", "unit", "rank", "epoch", "epochs", "loss", "nan_since", "rate", "slower", "since",
+    "finish_in_s",
+)  # fmt: skip
 _OF_THE_LOG = ("step", "total", "unit", "epoch", "epochs", "loss", "rank")
 
 
@@ -45,7 +51,10 @@ def of(run: Run, *, goes_on: bool = False, brief: bool = False) -> dict[str, Any
     if not goes_on:
         found.pop("finish_in_s", None)
     fitted = shapes.PROGRESS(found)
-    return fitted if isinstance(fitted, dict) else None
+    if not isinstance(fitted, dict):
+        return None
+    told = {name: fitted[name] for name in _TOLD if fitted.get(name) is not None}
+    return {name: value[:TEXT_MAX] if isinstance(value, str) else value for name, value in told.items()}
 
 
 def _newer(recorded: dict[str, Any], shown: dict[str, Any]) -> dict[str, Any]:

@@ -93,10 +93,15 @@ def main() -> None:
     """A process of its own, started by the supervisor: run directory and kind are its arguments."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     kind: Any = sys.argv[2]
+    deadline = time.monotonic() + DEADLINE_S
     if kind == "group":
-        tell_group(sys.argv[1], sys.argv[3], time.monotonic() + DEADLINE_S)
-        os._exit(0)
-    tell(sys.argv[1], kind, time.monotonic() + DEADLINE_S)
+        tell_group(sys.argv[1], sys.argv[3], deadline)
+    elif kind in ("hang", "hang-over"):
+        from gpualert.report import alarm  # noqa: PLC0415  (only for a run that hangs)
+
+        (alarm.sound if kind == "hang" else alarm.call_off)(sys.argv[1], deadline)
+    else:
+        tell(sys.argv[1], kind, deadline)
     os._exit(0)  # whatever threads a library has left behind
 
 

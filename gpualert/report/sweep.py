@@ -41,6 +41,7 @@ def close_and_report(path: str, deadline: float) -> bool:
             made = making.make(run, settings, mask, log)
         if made is None:
             made = bare.build(run, "the log could not be diagnosed", mask)
+        making.recollect(run, made, settings, log)
         # The report comes last: whoever finds none goes on from here, so a mail may come twice, but never not at all.
         with survivor.telling(path), making.step(log, "notify"):
             until = min(deadline, time.monotonic() + PER_RUN_S)

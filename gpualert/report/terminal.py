@@ -57,7 +57,7 @@ def block(report: dict[str, Any], directory: str, outcome: str, *, colour: bool 
     if got_to and diagnosis["class"] != "success":
         lines.append(f"  got to {_line(got_to)}")
     lines += [f"  note: {_line(warning)}" for warning in diagnosis.get("warnings", [])[:2]]
-    lines += [f"  try: {_line(suggestion)}" for suggestion in diagnosis["suggestions"][:1]]
+    lines += [f"  {_line(step)}" for step in wording.steps(diagnosis)]
     kept = f"  kept in {wording.printable(directory)}"
     lines.append(paint(_SOFT, f"{kept} · {outcome}" if outcome else kept))
     return "".join(f"{PREFIX}{line}\n" for line in lines)

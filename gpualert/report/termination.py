@@ -42,7 +42,14 @@ def machine_line(report: dict[str, Any], log: str) -> dict[str, Any]:
         "root": diagnosis["root"]["text"] if diagnosis["root"] else None,
         "confidence": diagnosis["confidence"],
         "at": (report.get("timeline") or {}).get("cause_at"),
-    }
+    } | _progress(report)
+
+
+def _progress(report: dict[str, Any]) -> dict[str, Any]:
+    """How far it got; nothing where nobody knows."""
+    told = report.get("progress") or {}
+    known = {name: told[name] for name in ("step", "epoch") if told.get(name) is not None}
+    return {"progress": known} if known else {}
 
 
 def _machine(report: dict[str, Any], log: str, limit: int) -> str:
@@ -79,7 +86,7 @@ def text(report: dict[str, Any], log: str, room: int) -> bytes:
     lines = [", ".join(part for part in where if part)]
     quoted = [e["text"] for e in diagnosis["evidence"][:QUOTED_MAX] if e["line"] is not None]
     lines += [_line(quote) for quote in quoted]
-    lines += [f"try: {_line(suggestion)}" for suggestion in diagnosis["suggestions"][:1]]
+    lines += [_line(step) for step in wording.steps(diagnosis)]
     lines += [f"note: {_line(warning)}" for warning in diagnosis.get("warnings", [])[:1]]
     head = verdict.encode("utf-8", "replace") + b"\n"
     last = _machine(report, log, max(room - len(head) - 1, 0)).encode("utf-8", "replace") + b"\n"

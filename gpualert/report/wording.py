@@ -82,3 +82,15 @@ def place(run: dict[str, Any]) -> str:
     if node:
         parts.append(f"on {'node ' if run.get('node') else ''}{printable(str(node))}")
     return " ".join(parts)
+
+
+def steps(diagnosis: dict[str, Any], most: int = 1) -> list[str]:
+    """What to do first, as lines: ``try: a smaller batch``; before it what not to do, as it is.
+
+    Args:
+        diagnosis: The diagnosis.
+        most: How many things to do.
+    """
+    listed = diagnosis["suggestions"]
+    against = [one for one in listed[:1] if one.startswith(("do not ", "same node ", "another node "))]
+    return [*against, *(f"try: {one}" for one in listed[len(against) : len(against) + most])]

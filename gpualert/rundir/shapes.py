@@ -218,6 +218,28 @@ _DIAGNOSIS = table(
     ("class", "summary"),
 )  # fmt: skip
 
+_EARLIER = table(
+    {
+        **dict.fromkeys(("at", "told_at"), moment),
+        **dict.fromkeys(("duration_s", "step", "epoch"), seconds),
+        **dict.fromkeys(("run_id", "node", "class"), text),
+    },
+    dict.fromkeys(("told_at", "duration_s", "step", "epoch", "node")),
+    ("at", "run_id", "class"),
+)
+ATTEMPT = table(
+    {
+        **dict.fromkeys(("fingerprint", "place", "advice"), text),
+        **dict.fromkeys(("number", "same", "held_count"), count),
+        **dict.fromkeys(("first_at", "last_at"), moment),
+        **dict.fromkeys(("progress", "held"), listed(_EARLIER)),
+        "loop": switch,
+        "identity": listed(text),
+    },
+    {"progress": list, "held": list, "held_count": 0, "place": "", "loop": False},
+    ("fingerprint", "number", "same", "first_at", "last_at"),
+)
+"""What earlier attempts of the job say: ``attempt`` in ``report.json``."""
 PROGRESS = table(
     {
         **dict.fromkeys(("at", "since", "nan_since"), moment),
@@ -231,13 +253,85 @@ PROGRESS = table(
 )
 """How far a training was: a line of kind ``progress`` in ``telemetry.jsonl``, and ``progress`` in ``report.json``."""
 
+COST = table(
+    {
+        "gpus": count,
+        **dict.fromkeys(("gpu_hours", "silent_gpu_hours", "idle_gpu_hours", "energy_kwh"), seconds),
+        **dict.fromkeys(("idle_by", "energy_by"), text),
+        "devices": listed(text),
+    },
+    {"gpu_hours": 0.0, "silent_gpu_hours": 0.0},
+)
+"""What a run has used up."""
+
+
+def cost_of(report: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a report says of the run's cost; None where it says nothing.
+
+    Args:
+        report: A report, or what stands for one; anything may stand in it.
+    """
+    found = COST(report.get("cost"))
+    return found if isinstance(found, dict) else None
+
+
+_GPU = {
+    **dict.fromkeys(("index", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "nvlink_errors"), count),
+    **dict.fromkeys(("uuid", "name", "pci", "mig"), text),
+    **dict.fromkeys(
+        ("memory_total", "memory_peak", "utilization_mean", "power_mean", "temperature_max", "energy_kwh"), seconds
+    ),
+    **dict.fromkeys(("throttle", "xids"), listed(text)),
+}
+MACHINE = table(
+    {
+        "vendor": text,
+        "driver": table({}),
+        "gpus": listed(table(_GPU)),
+        "processes": listed(table({"pid": whole, "name": text, "peak": seconds}, needed=("pid", "name", "peak"))),
+        "shm": table({"peak": seconds, "size": seconds}, needed=("peak", "size")),
+        "pressure": table(
+            {**dict.fromkeys(("memory_some", "memory_full", "io_full", "cpu_some"), seconds), "of": text}
+        ),
+        "kernel": listed(table({"at": moment, "text": text, "about": text}, {"about": "node"}, ("at", "text"))),
+    }
+)
+"""The machine under a run."""
+
+_STACK = table({"pids": listed(count), "names": listed(text), "text": text}, {"pids": list, "names": list}, ("text",))
+SCENE = table(
+    {
+        **dict.fromkeys(("stacks", "kernel"), listed(_STACK)),
+        "flight": listed(table({"text": text, "frames": listed(text)}, {"frames": list}, ("text",))),
+        "ranks": listed(table({"rank": count, "line": text, "at": moment}, {"line": ""}, ("rank",))),
+        "notes": listed(text),
+    },
+    dict.fromkeys(("stacks", "kernel", "flight", "ranks", "notes"), list),
+)
+"""What was found where a job hangs."""
+HANG = table(
+    {
+        **dict.fromkeys(("state", "why", "action"), text),
+        **dict.fromkeys(("silent_s", "step"), seconds),
+        **dict.fromkeys(("at", "since"), moment),
+        "scene": SCENE,
+    },
+    {"why": "", "silent_s": None, "step": None, "scene": None},
+    ("state",),
+)
+"""A hang, as a report tells of it."""
+
 REPORT = table(
     {
         "run": RUN,
         "exit": EXIT,
         "diagnosis": _DIAGNOSIS,
         "silent_s": seconds,
+        "attempt": ATTEMPT,
         "progress": PROGRESS,
+        "cost": COST,
+        "machine": MACHINE,
+        "hang": HANG,
         "artifacts": listed(
             table(
                 {"path": text, "size": whole, "fate": text, "note": text}, {"size": None, "note": ""}, ("path", "fate")

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gpualert.rundir.logfile import OutputLog
     from gpualert.supervisor.supervision import Supervision
     from gpualert.supervisor.trouble import Trouble
 
@@ -108,15 +109,15 @@ class Collector:
                 posix.close(log)
         self._told, self._hold = told, hold
 
-    def tell(self, log_bytes: int) -> None:
-        """Tell it how much output there is: the log may go on where it does not look.
+    def tell(self, line: bytes) -> None:
+        """Tell it a line: how much output there is (the log may go on where it does not look), or where figures go.
 
         Args:
-            log_bytes: How many bytes the command has written.
+            line: The number of bytes that the command has written, or ``otlp`` and the receiver's URL.
         """
         if self._hold >= 0:
             try:
-                posix.write(self._hold, b"%d\n" % log_bytes)
+                posix.write(self._hold, line + b"\n")
             except OSError:
                 pass  # it is busy, or gone
 
@@ -183,8 +184,14 @@ class Collector:
             else:
                 run.timers.set("collect", time.monotonic())
 
-    def finish(self) -> None:
-        """Let it take its last sample and end."""
+    def finish(self, log: OutputLog | None = None) -> None:
+        """Let it take its last sample and end.
+
+        Args:
+            log: The output's log; None where there is none.
+        """
+        if log is not None:
+            self.tell(b"%d" % log.total)
         if self._hold >= 0:
             posix.close(self._hold)
             self._hold = -1
@@ -227,6 +234,9 @@ def start(run: Supervision) -> None:
     except (launch.ForkError, launch.LaunchError, OSError) as error:
         run.trouble.report(f"cannot measure the run ({error}): only its output and its end are watched")
         return
+    endpoint = run.told.text("telemetry.otlp")
+    if endpoint:
+        run.collector.tell(b"otlp " + launch.raw(endpoint))
     scribe.collector = run.collector
     if died is not None:
         died.close()
@@ -247,5 +257,4 @@ def _task(run: Supervision, *, gpus: bool) -> dict[str, object]:
         "hang_after_s": told.duration("hang.after") or 0,
         "hang_warmup_s": told.duration("hang.warmup") or 0,
         "textfile": told.text("telemetry.textfile"),
-        "otlp": bool(told.text("telemetry.otlp")),
     }

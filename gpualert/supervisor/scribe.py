@@ -160,7 +160,7 @@ class Scribe:
         now = time.monotonic() - self._started_at
         if self.collector is not None:
             self.collector.look()
-            self.collector.tell(self._log.total if self._log is not None else 0)
+            self.collector.tell(b"%d" % (self._log.total if self._log is not None else 0))
         self._take_sample()
         self._record_sample(now)
         self._write_events()

@@ -451,7 +451,7 @@ class Supervision:
         self.ended_us, self.ended_at = now_us(), time.monotonic()
         self.timers.clear()
         if self.collector is not None:
-            self.collector.finish()
+            self.collector.finish(self.journal.log)
         if self.scribe is not None and self.launch_error is None:
             self.scribe.post("exited", exit_code=ending.exit_code, signal=ending.signal)
 

@@ -14,19 +14,24 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from gpualert.hang.repetition import Repetition
 from gpualert.hang.rhythm import Moment, Rhythm
 from gpualert.progress import formats, text
 from gpualert.progress.tracker import Tracker
 from gpualert.rundir.clock import now_us, rfc3339
+from gpualert.rundir.reader import Run
+from gpualert.supervisor import reporter
 from gpualert.supervisor.cgroup import ControlGroup
 from gpualert.supervisor.redaction import Redaction, secrets
 from gpualert.telemetry import pressure
+from gpualert.telemetry.figures import Figures
 from gpualert.telemetry.gpuwatch import GpuWatch
 from gpualert.telemetry.kernellog import KernelLog
 from gpualert.telemetry.output import Output
 from gpualert.telemetry.processes import Tree
 from gpualert.telemetry.record import Record
 from gpualert.telemetry.task import Task
+from gpualert.telemetry.textfile import Textfile
 from gpualert.telemetry.thinning import Thinning, write_every_s
 
 if TYPE_CHECKING:
@@ -70,10 +75,13 @@ class Collector:
         self._output = Output(task.directory)
         self._tracker = Tracker()
         self._rhythm = Rhythm(task.hang_after_s, task.hang_warmup_s) if task.hang_after_s else None
+        self._repetition = Repetition()
         self._thinning = Thinning()
         self._group = ControlGroup()
         self._gpus = GpuWatch(dict(os.environ) if task.gpus else None)
         self._kernel = KernelLog(since_us=task.launched_us)
+        self._textfile = Textfile(task.textfile, Run.read(task.directory).facts) if task.textfile else None
+        self._figures = Figures()
         every = min(LOOK_EVERY_S, max(task.hang_after_s / 10, LOOK_AT_LEAST_S)) if task.hang_after_s else LOOK_EVERY_S
         self._every_s = every
 
@@ -99,8 +107,15 @@ class Collector:
                 return True
             lines = (self._heard + data).split(b"\n")
             self._heard = lines.pop()
-            if lines and lines[-1].isdigit():
-                self._log_bytes = int(lines[-1])
+            for line in lines:
+                self._heed(line)
+
+    def _heed(self, line: bytes) -> None:
+        """Take a line from the supervisor: how much output there is, or where figures go."""
+        if line.isdigit():
+            self._log_bytes = int(line)
+        elif line.startswith(b"otlp "):
+            self._attempt(lambda: _export(self._task.directory, line[5:]))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         """Do a step; what goes wrong is told once."""
@@ -134,7 +149,10 @@ class Collector:
         if now >= self._due["sample"]:
             self._due["sample"] = now + write_every_s(now - self._began)
             self._write_samples()
-        if self._rhythm is not None:
+        if self._textfile is not None and now >= self._due["textfile"]:
+            self._due["textfile"] = now + TEXTFILE_EVERY_S
+            self._put(self._textfile, sample)
+        if self._rhythm is not None and not self._is_suspended():
             self._mind_hang(self._rhythm, moment)
 
     def _take_inventory(self) -> None:
@@ -143,11 +161,15 @@ class Collector:
             self._inventoried = True
             if watch.inventory:
                 self._add("inventory", {"vendor": watch.vendor, "driver": watch.driver, "gpus": watch.inventory})
+                self._kernel.job.uses(str(gpu["pci"]) for gpu in watch.inventory if gpu.get("pci"))
 
     def _sample(self, now: float) -> tuple[dict[str, Any], Moment]:
         """What is to be seen now, for the file and for the detector."""
         activity, gpus = self._tree.sample(), self._gpus.latest()
-        self._tracker.add(formats.read(self._output.new_text()), time.time())
+        self._kernel.job.pids.update(one.pid for one in self._tree.processes())
+        output = self._output.new_text()
+        self._tracker.add(formats.read(output), time.time(), now)
+        progress = self._tracker.state() or {}
         sample = {
             "cpu_s": activity.cpu_s,
             "io_bytes": activity.io_bytes,
@@ -157,6 +179,7 @@ class Collector:
             "major_faults": activity.major_faults,
             "log_bytes": self._log_bytes,
             **pressure.shared_memory(),
+            **pressure.group_memory(self._group.directory),
             "psi": pressure.sample(self._group.directory),
         }
         if gpus:
@@ -166,9 +189,10 @@ class Collector:
             log_bytes=self._log_bytes,
             cpu_s=activity.cpu_s,
             io_bytes=activity.io_bytes,
-            step=self._tracker.step,
+            step=progress.get("step"),
             states=activity.states,
-            gpus=tuple((gpu.get("utilization"), gpu.get("memory_used"), gpu.get("power_w")) for gpu in gpus),
+            fresh=self._repetition.fresh(output) if output else None,
+            gpus=tuple((_real(gpu, "utilization"), _real(gpu, "memory_used"), _real(gpu, "power_w")) for gpu in gpus),
         )
         return sample, moment
 
@@ -195,16 +219,34 @@ class Collector:
             self._tell(f"progress {phrase}")
 
     def _add(self, kind: str, fields: dict[str, Any], at_us: int | None = None) -> None:
-        self._record.add(kind, _masked(fields, self._mask), at_us)
+        told = _masked(fields, self._mask)
+        self._record.add(kind, told, at_us)
+        self._figures.add({"kind": kind, "at": rfc3339(at_us or now_us()), **told})
+
+    def _put(self, file: Textfile, sample: dict[str, Any]) -> None:
+        """Let node-exporter see how the run is now."""
+        self._figures.add({"kind": "sample", "at": rfc3339(now_us()), **sample})
+        trouble = file.put(self._figures.state)
+        if trouble:
+            self._complain(trouble)
 
     # -- hangs ---------------------------------------------------------------------------------------------------------
+
+    def _is_suspended(self) -> bool:
+        """Whether somebody has stopped the whole job at a terminal, the supervisor with it: that is no hang."""
+        try:
+            with open(f"/proc/{self._task.supervisor}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
+        except OSError:
+            return False
 
     def _mind_hang(self, rhythm: Rhythm, moment: Moment) -> None:
         suspicion = rhythm.observe(moment)
         if suspicion is None:
             return
         since = rfc3339(now_us() - int(suspicion.silent_s * 1e6))
-        told = {"state": suspicion.state, "silent_s": suspicion.silent_s, "since": since, "why": suspicion.why}
+        state = "over" if suspicion.state == "over" else "suspected"
+        told = {"state": state, "silent_s": suspicion.silent_s, "since": since, "why": suspicion.why}
         if suspicion.state == "over":
             self._add("hang", told)
             self._tell("over")
@@ -224,12 +266,25 @@ class Collector:
         self._gpus.finish(GPU_END_S)
         self._take_inventory()
         sample, _ = self._sample(time.monotonic())
+        if not sample["processes"]:  # they have ended: nothing is known of how large they were just before
+            sample = {key: value for key, value in sample.items() if key not in ("rss", "processes", "threads")}
         self._thinning.add(sample)
         self._write_samples()
         self._note_events()
         self._follow_progress(time.monotonic(), last=True)
         self._add("peaks", {"processes": [peak.as_dict() for peak in self._tree.peaks()]})
         self._add("end", {})
+
+
+def _real(gpu: dict[str, object], key: str) -> float | None:
+    value = gpu.get(key)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _export(run_directory: str, endpoint: bytes) -> None:
+    """Have the figures sent to an OTLP receiver, by a process of its own: the SDK is many times as large as we are."""
+    os.environb[b"GPUALERT_OTLP"] = endpoint  # not an argument: the URL may hold a secret
+    reporter.start_process("telemetry.otlp", [os.fsencode(run_directory)], stderr=2)
 
 
 def _masked(value: Any, mask: Callable[[str], str]) -> Any:

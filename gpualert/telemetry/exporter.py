@@ -101,7 +101,8 @@ class _Complaints(logging.Handler):
         self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.last = f"{self.last}; {record.getMessage()}".removeprefix("; ")[-MAX_TEXT:]
+        error = f": {record.exc_info[1]}" if record.exc_info else ""
+        self.last = f"{self.last}; {record.getMessage()}{error}".removeprefix("; ")[-MAX_TEXT:]
 
 
 class Exporter:

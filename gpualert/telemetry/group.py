@@ -1,4 +1,4 @@
-"""Which control groups are the job's: by their directories, and as the kernel names them in its log."""
+"""Whether a control group that the kernel's log names is the job's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 
 from gpualert.telemetry import kernelfile
 
-MOUNT = "/sys/fs/cgroup"
 _POD = re.compile(r"/pods/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/")
 _CONTAINER = re.compile(r"/(?:overlay-)?containers/([0-9a-f]{64})/")
 _GIVEN_BY_RUNTIME = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log")
@@ -31,21 +30,6 @@ def memberships(text: bytes) -> dict[str, str]:
     return paths
 
 
-def directories(root: str = "") -> tuple[str, ...]:
-    """Where the counters of our control group may be, the most telling first.
-
-    Args:
-        root: A directory that holds the file systems (for recorded trees); empty for the real ones.
-    """
-    paths = memberships(kernelfile.read(f"{root}/proc/self/cgroup"))
-    mount = root + MOUNT
-    # In a container the path may be the node's, and the mount itself is the group.
-    wanted = [mount + paths.get("", ""), mount]
-    if "memory" in paths:
-        wanted = [f"{mount}/memory{paths['memory']}", f"{mount}/memory", f"{mount}/unified{paths.get('', '')}"]
-    return tuple(dict.fromkeys(path.rstrip("/") for path in wanted))
-
-
 class Names:
     """By what a control group in the kernel's log is known to be the job's.
 
@@ -65,7 +49,7 @@ class Names:
         """Those of this process, which is in the job's group.
 
         Args:
-            root: As for ``directories``.
+            root: A directory that holds ``/proc`` (for recorded trees); empty for the real one.
         """
         paths = memberships(kernelfile.read(f"{root}/proc/self/cgroup"))
         path = paths.get("memory", paths.get("", ""))

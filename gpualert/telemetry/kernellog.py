@@ -45,18 +45,9 @@ def clock_us() -> int:
     """Microseconds on the kernel log's clock, or a little more.
 
     That clock runs free on most machines and follows the network's time on others: the later of both is taken, so that
-    what is old is never taken for new.
+    what is old is never taken for new; rather what comes before the log is opened is missed.
     """
     return max(time.clock_gettime_ns(time.CLOCK_MONOTONIC), time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)) // 1000
-
-
-def since_us(started_us: int) -> int:
-    """The moment on the kernel log's clock that lies as far back as one since 1970.
-
-    Args:
-        started_us: Microseconds since 1970.
-    """
-    return clock_us() - max(now_us() - started_us, 0)
 
 
 class KernelLog:
@@ -70,27 +61,27 @@ class KernelLog:
 
     __slots__ = ("_at_us", "_backlog", "_fd", "_given", "_since", "_topics", "dropped", "job", "trouble")
 
-    def __init__(self, path: str = DEVICE, since_us_boot: int | None = None, job: kernelline.Job | None = None) -> None:
+    def __init__(self, path: str = DEVICE, since_us: int = 0, job: kernelline.Job | None = None) -> None:
         """Open it.
 
         Args:
             path: The device, or a file of its records.
-            since_us_boot: When the job began, on the log's clock (``since_us``): of what is in the log already, only
-                later lines count. None: nothing that is in it counts.
+            since_us: When the job began, in microseconds since 1970: of what is in the log already, only later lines
+                count. 0: nothing that is in it counts.
             job: What is the job's; None for what this process can tell of its own control group and PID namespace.
         """
         self.job = _own() if job is None else job
         self.trouble, self.dropped = "", 0
         self._given, self._topics = 0, dict[str, int]()
-        self._since, self._backlog, self._at_us = since_us_boot, True, now_us()
+        self._backlog, self._at_us = since_us > 0, now_us()
+        self._since = clock_us() - max(self._at_us - since_us, 0)
         try:
             # A process without CAP_SYSLOG may not, where kernel.dmesg_restrict is 1; most containers have no such file.
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
             self._fd, self.trouble = -1, f"cannot read {path} ({error.strerror})"
             return
-        if since_us_boot is None:
-            self._backlog = False
+        if not self._backlog:
             with contextlib.suppress(OSError):  # a pipe has no past
                 os.lseek(self._fd, 0, os.SEEK_END)
 
@@ -116,7 +107,7 @@ class KernelLog:
                 break
             for raw in kernelline.parse(data):
                 # What was there at the opening may be old; what came later cannot be, whatever its clock says.
-                if not self._backlog or (self._since is not None and raw.us >= self._since):
+                if not self._backlog or raw.us >= self._since:
                     self._take(raw, 0 if self._backlog else last_us, found)
         self._backlog, self._at_us = False, now_us()
         return found

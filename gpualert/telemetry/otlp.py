@@ -1,7 +1,7 @@
 """Export by OTLP, in a process of its own: beside the run every half minute, and once more at its end.
 
 ``python -m gpualert.telemetry.otlp RUN_DIRECTORY`` follows a run until it ends; with ``--end`` it sends the end of one
-that has its report. Where to, ``GPUALERT_OTLP`` says: a URL may hold a password, and a command line can be read by all.
+that has its report. Where to, no argument says: a URL may hold a password, and a command line can be read by all.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from gpualert.rundir.reader import Run
 from gpualert.rundir.writer import EXIT
+from gpualert.supervisor import settings
 from gpualert.telemetry.figures import Figures
 from gpualert.telemetry.following import Following
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-VARIABLE = "GPUALERT_OTLP"
+VARIABLE, KEY = "GPUALERT_OTLP", "telemetry.otlp"
 EVERY_S, LOOK_S = 30.0, 2.0
 DEADLINE_S = 5.0
 """How long the end of a run waits for the export at most."""
@@ -49,8 +50,30 @@ def hindrance(endpoint: str) -> str:
         except (ImportError, ValueError):
             found = False
         if not found:
-            return "telemetry.otlp is set but OpenTelemetry is not installed: pip install 'gpualert[otlp]'"
+            return (
+                "telemetry.otlp is set but OpenTelemetry is not installed: "
+                "pip install 'gpualert[otlp]' (the bundle is without)"
+            )
     return ""
+
+
+def endpoint_of(run: Run, environment: Mapping[bytes, bytes]) -> str:
+    """The receiver's base URL: as the run was told, else as the environment or a configuration file says.
+
+    Args:
+        run: The run.
+        environment: Variables and values.
+
+    Returns:
+        The URL; empty where none is set.
+    """
+    options = run.facts.get("options")
+    options = options if isinstance(options, dict) else {}
+    told, named = options.get(KEY), options.get("config")
+    if not isinstance(told, str) or not told:
+        arguments = ["--config", named] if isinstance(named, str) else []
+        told = settings.read([*arguments, "--", "run"], environment).text(KEY)
+    return told or ""
 
 
 def follow(run_directory: str, endpoint: str, every_s: float = EVERY_S) -> str:
@@ -121,9 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--end", action="store_true", help="send the end of a run that has its report")
     parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS", help="how often to send")
     told = parser.parse_args(arguments)
-    endpoint = os.environ.get(VARIABLE, "")
+    endpoint = endpoint_of(Run.read(told.directory), os.environb)
     if not endpoint:
-        sys.exit(f"gpualert: {VARIABLE} names no receiver")
+        return
     if why := hindrance(endpoint):
         sys.exit(f"gpualert: {why}")
     trouble = send_end(told.directory, endpoint) if told.end else follow(told.directory, endpoint, told.every)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAME = "telemetry.jsonl"
 MAX_LINE, MAX_LINES, MAX_BYTES = 1 << 20, 100_000, 256 << 20
 KEPT_EVENTS = 2000
-"""How many lines of a kind that is no sample a reader keeps: the first ones."""
+"""How many lines of a kind that is no sample a reader keeps: the first ones; of progress some from all of the run."""
 _POLL_S = 0.02
 
 _GPU = shapes.table(
@@ -40,16 +40,25 @@ _GPU = shapes.table(
 )  # fmt: skip
 """One GPU in a sample or an inventory."""
 
+_PEAKS = shapes.listed(shapes.table({"pid": shapes.whole, "name": shapes.text, "peak": shapes.whole}))
+
+
+def _processes(value: Any) -> Any:
+    """How many there are, in a sample; which took the most memory, in the peaks."""
+    return _PEAKS(value) if isinstance(value, list) else shapes.seconds(value)
+
+
 LINE = shapes.table(
     {
         "at": shapes.moment,
         "kind": shapes.text,
         **dict.fromkeys(("text", "state", "why", "about", "unit", "meaning", "action", "class"), shapes.text),
         **dict.fromkeys(
-            ("cpu_s", "io_bytes", "rss", "processes", "threads", "major_faults", "shm_used", "shm_size",
+            ("cpu_s", "io_bytes", "rss", "threads", "major_faults", "shm_used", "shm_size",
              "log_bytes", "code", "gpu", "pid", "step", "total", "epoch"),
             shapes.seconds,
         ),
+        "processes": _processes,
         "gpus": shapes.listed(_GPU),
         "psi": shapes.table({}),
     },
@@ -131,16 +140,33 @@ class Telemetry:
         return lines[-1] if lines else None
 
 
+_last_read: tuple[tuple[object, ...], Telemetry] | None = None
+"""A report asks for the same file several times, and that of a long run takes a third of a second to read."""
+
+
 def read(run_directory: str) -> Telemetry:
     """What the collector has left of a run; empty where it has left nothing.
 
     Args:
         run_directory: The run's directory.
     """
+    global _last_read  # noqa: PLW0603  (one file, read again by whoever asks next)
+    path = os.path.join(run_directory, NAME)
+    try:
+        state = os.stat(path)
+    except OSError:
+        return Telemetry()
+    key = (path, state.st_ino, state.st_size, state.st_mtime_ns)
+    if _last_read is None or _last_read[0] != key:
+        _last_read = (key, _read(path))
+    return _last_read[1]
+
+
+def _read(path: str) -> Telemetry:
     samples: list[dict[str, Any]] = []
     events: dict[str, list[dict[str, Any]]] = {}
     try:
-        with open(regular.opened(os.path.join(run_directory, NAME)), "rb") as file:
+        with open(regular.opened(path), "rb") as file:
             for _ in range(MAX_LINES):
                 raw = file.readline(MAX_LINE)
                 if not raw or file.tell() > MAX_BYTES:
@@ -149,6 +175,8 @@ def read(run_directory: str) -> Telemetry:
                 if line is None:
                     continue
                 kept = samples if line["kind"] == "sample" else events.setdefault(line["kind"], [])
+                if len(kept) >= KEPT_EVENTS and line["kind"] == "progress":
+                    del kept[1::2]  # a long run: every other one tells how it went
                 if kept is samples or len(kept) < KEPT_EVENTS:
                     kept.append(line)
                 else:

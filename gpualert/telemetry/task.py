@@ -11,7 +11,7 @@ _SHAPE = shapes.table(
         **dict.fromkeys(("child", "supervisor", "launched_us"), shapes.whole),
         **dict.fromkeys(("hang_after_s", "hang_warmup_s"), shapes.seconds),
         "textfile": shapes.text,
-        **dict.fromkeys(("gpus", "otlp"), shapes.switch),
+        "gpus": shapes.switch,
     },
 )
 
@@ -30,7 +30,6 @@ class Task:
         hang_after_s: How long a silence makes a hang, in seconds; 0 for never.
         hang_warmup_s: How long after the launch that is not looked at, in seconds.
         textfile: The directory of node-exporter's textfile collector; None for none.
-        otlp: An OpenTelemetry collector wants the figures.
     """
 
     directory: str
@@ -42,7 +41,6 @@ class Task:
     hang_after_s: float = 0.0
     hang_warmup_s: float = 0.0
     textfile: str | None = None
-    otlp: bool = False
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Task:

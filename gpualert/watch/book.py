@@ -48,7 +48,8 @@ class Attempt:
         number: Which attempt, from 0.
         entries: Its pods' lives, by pod uid and number.
         opened_at: When its first failure was seen, on the monotonic clock; None before.
-        told: The verdict that has been told, in short; None before.
+        told: What it looked like when nothing was left to tell, in short; None before.
+        verdict: The class and the ranks that broke first, as they were told or held; None before.
     """
 
     owner: Owner
@@ -56,6 +57,7 @@ class Attempt:
     entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
     opened_at: float | None = None
     told: str | None = None
+    verdict: tuple[str, tuple[str, ...]] | None = None
 
     @property
     def changed_at(self) -> float:

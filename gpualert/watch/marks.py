@@ -16,16 +16,25 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpualert.cluster.apierror import ApiError
+from gpualert.rundir import shapes
 
 if TYPE_CHECKING:
     from gpualert.cluster.api import Api
 
 INCIDENTS, VERDICT, PENDING = "gpualert.dev/incidents", "gpualert.dev/verdict", "gpualert.dev/pending"
+HELD = "held"
 KEPT = 20
 """Attempts that are remembered on a job."""
 PENDING_MAX = 100_000
 """Bytes of an annotation; all of an object's together may have 256 KiB (Kubernetes, "Annotations")."""
 UNPACKED_MAX = 8 << 20
+
+_MORE_FIELDS: dict[str, shapes.Shape] = {
+    **dict.fromkeys(("fingerprint", "node"), shapes.text),
+    **dict.fromkeys(("same", "number"), shapes.count),
+    **dict.fromkeys(("step", "epoch", "took_s", "first_at", "ended_at"), shapes.seconds),
+}
+_MORE = shapes.table(_MORE_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,18 @@ class Mark:
         cls: The class that was told.
         roots: The names of the ranks that broke first.
         revision: How often the verdict has changed.
-        state: ``telling`` (somebody is at it, or was cut off), ``told`` or ``digest`` (waits for the digest).
+        state: ``telling`` (somebody is at it, or was cut off), ``told``, ``digest`` (waits for the digest) or ``held``
+            (the same as before: told with one that follows).
         at: When, in seconds since 1970.
+        fingerprint: That of the failure; empty where a version before this one has marked it.
+        same: How often it was the same without progress until then.
+        number: How many attempts had failed in a row.
+        step: How far it got.
+        epoch: The same in epochs.
+        took_s: How long it took, in seconds.
+        node: Where it broke.
+        first_at: When the first of the same ended, in seconds since 1970.
+        ended_at: When it ended.
     """
 
     attempt: int
@@ -49,6 +68,15 @@ class Mark:
     revision: int = 0
     state: str = "telling"
     at: float = 0.0
+    fingerprint: str = ""
+    same: int = 0
+    number: int = 0
+    step: float | None = None
+    epoch: float | None = None
+    took_s: float | None = None
+    node: str | None = None
+    first_at: float = 0.0
+    ended_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +130,33 @@ def of(path: str, raw: dict[str, Any]) -> Marked:
     meta = raw["metadata"]
     notes = {key: str(text) for key, text in (meta.get("annotations") or {}).items() if key.startswith("gpualert.dev/")}
     deleted = bool(meta.get("deletionTimestamp"))
-    return Marked(path, str(meta["resourceVersion"]), meta["uid"], deleted, _marks(notes), _pending(notes), notes)
+    return Marked(path, str(meta["resourceVersion"]), meta["uid"], deleted, of_notes(notes), _pending(notes), notes)
 
 
-def _marks(notes: dict[str, str]) -> dict[int, Mark]:
+def of_notes(notes: dict[str, str]) -> dict[int, Mark]:
+    """The marks in annotations; none where somebody else has written there.
+
+    Args:
+        notes: The annotations.
+    """
     try:
         rows = json.loads(notes.get(INCIDENTS, "[]"))
         marks = [
             Mark(
                 int(row["attempt"]), str(row["incident"]), str(row["cls"]), tuple(map(str, row["roots"])),
-                int(row["revision"]), str(row["state"]), float(row["at"]),
+                int(row["revision"]), str(row["state"]), float(row["at"]), **_more(row),
             )
             for row in rows
         ]  # fmt: skip
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}  # somebody has written over it: told once more is better than never
     return {mark.attempt: mark for mark in marks}
+
+
+def _more(row: dict[str, Any]) -> dict[str, Any]:
+    """What was not marked from the beginning, as far as it fits."""
+    found = _MORE(row)
+    return {name: found[name] for name in _MORE_FIELDS if found.get(name) is not None}
 
 
 def _pending(notes: dict[str, str]) -> dict[str, Any] | None:
@@ -150,7 +189,10 @@ def write(api: Api, marked: Marked, mark: Mark, report: dict[str, Any] | None, *
     """
     mark = replace(mark, at=time.time())
     kept = {**marked.marks, mark.attempt: mark}
-    rows = [asdict(kept[number]) for number in sorted(kept)[-KEPT:]]
+    rows = [
+        {name: value for name, value in asdict(kept[number]).items() if value is not None}
+        for number in sorted(kept)[-KEPT:]
+    ]
     notes: dict[str, str | None] = {INCIDENTS: json.dumps(rows, separators=(",", ":"))}
     if report is not None:
         notes[VERDICT] = json.dumps(verdict(report), ensure_ascii=False, separators=(",", ":"))

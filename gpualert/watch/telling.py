@@ -111,7 +111,7 @@ class Teller:
         """
         from gpualert.notify import tell  # noqa: PLC0415  (email and smtplib are slow to import)
 
-        settings = self._with(recipients)
+        settings = self.settings_for(recipients)
         if not making.wanted(report, settings) or not anybody(settings):
             return True
         if self.cluster:
@@ -127,7 +127,12 @@ class Teller:
                 self.say(f"{report['run']['namespace']}/{report['run']['name']}: {entry.summary()}")
         return not any(entry.channel == "email" and entry.outcome == "spooled" for entry in told)
 
-    def _with(self, recipients: str | None) -> Settings:
+    def settings_for(self, recipients: str | None) -> Settings:
+        """The settings, with further recipients.
+
+        Args:
+            recipients: Further mail addresses, with commas between them, as an annotation gives them.
+        """
         more = [part.strip() for part in (recipients or "").split(",") if part.strip()]
         if not more:
             return self.settings

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gpualert.cluster.apierror import ApiError
 from gpualert.cluster.backoff import Backoff
 from gpualert.cluster.listwatch import ListWatch
-from gpualert.report import incident
+from gpualert.report import attempts, incident, making
 from gpualert.report.timeline import seconds_of
-from gpualert.watch import marks, slim
+from gpualert.watch import marks, repeats, slim
 from gpualert.watch.assessing import Assessor
 from gpualert.watch.book import Book
 from gpualert.watch.storm import Storm, digest
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpualert.incident.model import Verdict
     from gpualert.supervisor.redaction import Redaction
     from gpualert.watch.book import Attempt, Entry
-    from gpualert.watch.marks import Marked
+    from gpualert.watch.marks import Mark, Marked
     from gpualert.watch.owners import Owner
     from gpualert.watch.slim import Object
 
@@ -89,6 +89,7 @@ class Watcher:
         self.nodes: dict[str, Object] = {}
         self.skews: dict[str, float] = {}
         self.storm = Storm(self.told.per_hour)
+        self.repeats = repeats.Repeats()
         self.watches: list[ListWatch] = []
         self._assessor = Assessor(api, rules, mask, say, self.nodes, self.skews)
         self._teller = Teller(api, settings, mask, spool_directory, say, self.told.cluster)
@@ -144,6 +145,7 @@ class Watcher:
                 self.book.jobs.pop(key, None)
             else:
                 self.book.jobs[key] = job
+                self.repeats.see(job)
 
     def _node(self, kind: str, node: Object) -> None:
         if kind == "synced":
@@ -291,8 +293,11 @@ class Watcher:
             self._settled(attempt, state)
             return True
         report = self._report(attempt, verdict, ranks, marked)
-        done = self._tell(attempt, report, marked)
+        # The marks go with the job, and its pods change once more by going: that is nothing new.
+        said = (verdict.cls, tuple(sorted(str(row["name"]) for row in report["ranks"] if row["role"] == "root")))
+        done = attempt.verdict == said or self._tell(attempt, report, marked)
         if done:
+            attempt.verdict = said
             self._settled(attempt, state)
         return done
 
@@ -358,6 +363,12 @@ class Watcher:
                 self.storm.waiting[namespace].setdefault(before.incident, report)
             return True
         now = time.time()
+        with self.lock:
+            found = self.repeats.note(attempt, marked, self.book.jobs.values(), report)
+        mark = repeats.marking(mark, found)
+        may_be_held = found is not None and self._may_be_held(attempt, marked, before, report)
+        if found is not None and may_be_held and attempts.hold(report, found, now):
+            return self._hold(attempt, marked, mark, report, counted=before is not None)
         own = before is not None or self.storm.may(namespace, now)
         if marked is not None:
             state = replace(mark, state="telling" if own else "digest")
@@ -378,9 +389,35 @@ class Watcher:
             if before is None:
                 self._count(attempt, report)
             self._label(report)
-            if marked is not None and marked.path:
-                self._mark(marked, replace(mark, state="told"), report, pending=False)
+            if marked is not None:
+                mark = replace(mark, state="told", at=now)
+                written = self._mark(marked, mark, report, pending=False) if marked.path else None
+                self.repeats.remember(owner, written or marked, mark)
         return told
+
+    def _may_be_held(
+        self, attempt: Attempt, marked: Marked | None, before: Mark | None, report: dict[str, Any]
+    ) -> bool:
+        """Whether it may wait for one that follows: not when it was told, or somebody was at it."""
+        settings = self._teller.settings_for(self._recipients(attempt, marked))
+        return (before is None or before.state == marks.HELD) and making.may_be_held(report, settings)
+
+    def _hold(
+        self, attempt: Attempt, marked: Marked | None, mark: Mark, report: dict[str, Any], *, counted: bool
+    ) -> bool:
+        """Mark that the same has happened again, and mail nobody; the Event and the count are as ever."""
+        mark = replace(mark, state=marks.HELD)
+        if marked is not None:
+            now_marked = self._mark(marked, mark, report, pending=False)
+            if now_marked is None:
+                return False  # it has changed under us: look again
+            self.repeats.remember(attempt.owner, now_marked, mark)
+        self.say(f"{attempt.owner}: {attempts.held(report)}")
+        if self.leads:
+            self._teller.event(attempt.owner, marked.uid if marked is not None else "", report)
+            if not counted:
+                self._count(attempt, report)
+        return True
 
     def _mail(self, report: dict[str, Any], recipients: str | None) -> bool:
         """Mail, unless the server did not answer a moment ago: then all wait together."""
@@ -392,7 +429,7 @@ class Watcher:
         self._server.at = time.monotonic() + self._server.pauses.next()
         return False
 
-    def _mark(self, marked: Marked, mark: marks.Mark, report: dict[str, Any], *, pending: bool) -> Marked | None:
+    def _mark(self, marked: Marked, mark: Mark, report: dict[str, Any], *, pending: bool) -> Marked | None:
         """Write a mark; where that is not allowed it is said, and remembered only as long as this process lives."""
         try:
             return self._teller.mark(marked, mark, report, pending=pending)

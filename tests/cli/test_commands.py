@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from conftest import PYTHON, Gpualert, run_dirs
+from measured_job import Job
 
 from gpualert import __version__, config
 from gpualert.config.loading import known_keys
 from gpualert.supervisor.options import OPTIONS
+from gpualert.telemetry.record import Record
 
 OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -270,6 +272,46 @@ def test_the_hint_to_follow_a_run_works(plain: Gpualert, tmp_path: Path) -> None
     (tmp_path / "enough").touch()
     assert call(*command.split()[1:]).stdout == b"ready\n"
     started.finish()
+
+
+def test_a_run_that_hangs_is_shown_and_marked_while_it_does(plain: Gpualert) -> None:
+    started = plain.start(["sh", "-c", "echo ready; read line; echo $line"], "--no-telemetry", stdin=subprocess.PIPE)
+    started.wait_for(b"ready")
+    (path,) = run_dirs(plain.log_dir)
+    record = Record(str(path))
+    scene = {"stacks": [{"pids": [7], "names": ["sh"], "text": "read (sh)"}], "notes": ["no \x1b[31mtracing"]}
+    record.add("hang", {"state": "suspected", "why": "no output for 31m", "silent_s": 1860.0, "scene": scene})
+    words = call("report", "--log-dir", str(plain.log_dir), "latest")
+    assert words.returncode == 0
+    text = words.stdout.decode()
+    assert text.startswith("hangs: no output for 31m\n")
+    for said in ("process 7: sh\n    read (sh)\n", "note: no  [31mtracing", "the job still runs", "ready\n", str(path)):
+        assert said in text
+    told = json.loads(call("report", "--log-dir", str(plain.log_dir), "--format", "json").stdout)
+    assert (told["diagnosis"], told["hang"]["state"], told["hang"]["action"]) == (None, "suspected", "notify")
+    rows = json.loads(call("runs", "--log-dir", str(plain.log_dir), "--format", "json").stdout)
+    assert (rows[0]["state"], rows[0]["ending"]) == ("hanging", "hanging")
+    record.add("hang", {"state": "over", "why": "there is output again", "silent_s": 1900.0})
+    record.close()
+    assert b"still running" in call("report", "--log-dir", str(plain.log_dir)).stderr
+    rows = json.loads(call("runs", "--log-dir", str(plain.log_dir), "--format", "json").stdout)
+    assert rows[0]["state"] == "running"
+    assert started.process.stdin is not None
+    started.process.stdin.write(b"on\n")
+    started.process.stdin.close()
+    started.process.stdin = None
+    assert started.finish().returncode == 0
+
+
+def test_a_report_in_words_tells_of_cost_and_machine(tmp_path: Path) -> None:
+    job = Job(tmp_path / "r", duration=7200, argv=["python", "train.py"])
+    job.inventory(8)
+    job.line("progress", 3600, step=41200)
+    job.output(f"{OOM}\n", 7100)
+    job.end(1)
+    text = call("report", str(tmp_path / "r")).stdout.decode()
+    assert "\ncost\n  GPU-hours      16.0\n  of them idle   8.0\n" in text
+    assert "\nmachine\n  GPUs           8 x NVIDIA H100 80GB HBM3; driver 550.54.15, CUDA 12.4\n" in text
 
 
 def test_a_run_that_goes_on_has_no_report_yet(plain: Gpualert) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from conftest import PYTHON, Gpualert
+from measured_job import Job
 
 from gpualert.diagnosis import Rulebook
 from gpualert.group import sources
 from gpualert.incident import judge
+from gpualert.report import building, incident, making
+from gpualert.supervisor.redaction import Redaction
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB\n"
@@ -120,3 +123,25 @@ def test_hostile_files_stop_nothing(tmp_path: Path) -> None:
     assert [rank.rank for rank in found[0].ranks] == [0, 1, 2]
     assert judge(found[0].ranks, rules=Rulebook.load()).cls in ("cuda_oom", "ram_oom")
     assert "\x1b" not in group(tmp_path).stdout
+
+
+def test_the_cost_of_a_job_is_summed_over_its_ranks_and_shared_gpus_count_once(tmp_path: Path) -> None:
+    for rank in range(2):
+        job = Job(
+            tmp_path / f"20231114T22132{rank}.000000Z-llama-7b-abc12{rank}", rank=rank, world_size=2, job="llama-7b"
+        )
+        job.inventory(4)
+        for seconds in (5, 3600):
+            job.line("sample", seconds, gpus=[{"index": n, "energy_j": 1e6 + 500 * seconds} for n in range(4)])
+        job.line("progress", 1800, step=41200)
+        job.output(f"{OOM}\n", 3000)
+        run = job.end(1)
+        diagnosis, trouble = building.diagnosed(run, [], Redaction([]))
+        making.write(run.path, building.build(run, diagnosis, trouble, Redaction([])))
+    (found,) = sources.find(str(tmp_path), Rulebook.load())
+    verdict = judge(found.ranks, rules=Rulebook.load())
+    cost = incident.build(found.job, verdict, Redaction([]), trouble=[])["cost"]
+    assert (cost["gpus"], cost["ranks_known"], cost["idle_by"], cost["energy_by"]) == (4, 2, "ranks", "counter")
+    assert cost["gpu_hours"] == pytest.approx(4.0, rel=0.01)
+    assert cost["idle_gpu_hours"] == pytest.approx(2.0, rel=0.01)
+    assert cost["energy_kwh"] == pytest.approx(4 * 500 * 3595 / 3.6e6)

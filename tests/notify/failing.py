@@ -49,7 +49,7 @@ import gpualert.supervisor.reporter as reporter
 usual, start = reporter._START, reporter.start_process
 
 def start_process(module, *arguments, **more):
-    reporter._START = {start!r} if module == "process" else usual
+    reporter._START = {start!r} if module == "report.process" else usual
     return start(module, *arguments, **more)
 
 reporter.start_process = start_process

@@ -230,9 +230,11 @@ def test_a_run_that_goes_on_tells_how_it_is_doing(plain: Gpualert, accepting: Ca
     subjects = [mail.subject for mail in mails]
     assert len(subjects) == 3
     assert subjects[0] == "[gpualert] long-job started"
-    assert re.fullmatch(r"\[gpualert\] long-job is running since \d+s", subjects[1])
+    assert re.fullmatch(r"\[gpualert\] long-job is running since \d+s: step \d+", subjects[1])
     assert subjects[2].startswith("[gpualert] long-job failed: ")
     assert "step 9" in mails[1].text_plain[0]
+    assert re.search(r"(?m)^ *progress +step \d+, loss 1, [\d.]+ steps/s\r?$", mails[1].text_plain[0])
+    assert re.search(r"got to step 130(?:,|$)", mails[2].text_plain[0])
     assert "output" in mails[1].text_plain[0]
     # One thread, and no id twice.
     assert len({mail.headers["References"][0] for mail in mails}) == 1

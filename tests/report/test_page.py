@@ -14,7 +14,7 @@ from conftest import Gpualert, run_dirs, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpualert.report import chart, page, timeline
+from gpualert.report import chart, moments, page, timeline
 from gpualert.rundir import index
 from gpualert.rundir.clock import rfc3339
 from gpualert.rundir.reader import Run
@@ -93,7 +93,7 @@ def test_of_many_marks_the_ones_that_matter_stay(tmp_path: Path) -> None:
     events += [{"at": 101 + n / 100, "event": "stopped"} for n in range(50)] + [{"at": 2, "event": "timeout"}]
     events += [{"at": 3 + n / 100, "event": "signal", "name": "SIGUSR1"} for n in range(50)]
     marks = _marks(tmp_path / "r", events)
-    assert len(marks) == timeline.MARKS
+    assert len(marks) == moments.MARKS
     assert {(90, "cause", "decisive line"), (2, "timeout", "time limit")} < set(marks)
     assert [mark for mark in marks if mark[1] == "stopped"] == []
     alike = _marks(tmp_path / "s", events[-50:])

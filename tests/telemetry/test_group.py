@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpualert.telemetry import group
 from gpualert.telemetry.group import Names, memberships
 
 POD = "3f1c2f6e-8a44-4c7e-9d0b-52f7a1f0c9aa"
@@ -94,16 +93,5 @@ def test_on_the_node_the_mounts_of_its_pods_are_not_ours(tmp_path: Path) -> None
     assert names.marks == ()
 
 
-def test_directories_of_the_group_come_before_the_mount(tmp_path: Path) -> None:
-    root = _tree(tmp_path, "0::/kubepods/pod1/c\n")
-    assert group.directories(root) == (f"{root}/sys/fs/cgroup/kubepods/pod1/c", f"{root}/sys/fs/cgroup")
-
-
-def test_in_a_namespace_of_its_own_the_mount_is_the_group(tmp_path: Path) -> None:
-    root = _tree(tmp_path, "0::/\n")
-    assert group.directories(root) == (f"{root}/sys/fs/cgroup",)
-
-
-def test_without_proc_there_is_no_group_by_name(tmp_path: Path) -> None:
-    assert group.directories(str(tmp_path)) == (f"{tmp_path}/sys/fs/cgroup",)
+def test_without_proc_no_group_is_ours(tmp_path: Path) -> None:
     assert not Names.of_this_process(str(tmp_path)).match("/anything")

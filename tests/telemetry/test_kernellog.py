@@ -132,7 +132,7 @@ def _job() -> Job:
 def _read(tmp_path: Path, *records: bytes, job: Job | None = None) -> list[KernelLine]:
     file = tmp_path / uuid.uuid4().hex
     file.write_bytes(b"".join(records))
-    log = KernelLog(str(file), since_us_boot=0, job=job or _job())
+    log = KernelLog(str(file), since_us=1, job=job or _job())
     try:
         return log.read()
     finally:
@@ -200,8 +200,9 @@ def test_what_a_process_has_written_into_the_log_is_not_the_kernels_word(tmp_pat
 def test_lines_from_before_the_job_are_not_given_out(tmp_path: Path) -> None:
     file = tmp_path / "log"
     text = "NVRM: Xid (PCI:0000:c1:00): {}, GPU has fallen off the bus."
-    file.write_bytes(_record(text.format(79), us=999) + _record(text.format(48), us=1000))
-    log = KernelLog(str(file), since_us_boot=1000, job=_job())
+    clock = kernellog.clock_us()
+    file.write_bytes(_record(text.format(79), us=clock - 60_000_000) + _record(text.format(48), us=clock))
+    log = KernelLog(str(file), since_us=now_us() - 30_000_000, job=_job())
     assert [line.text for line in log.read()] == [text.format(48)]
     log.close()
 
@@ -333,16 +334,21 @@ def test_the_real_log_tells_of_a_real_fault_of_the_jobs_process() -> None:
     log.close()
 
 
+def _logged_us(pid: int) -> int:
+    """When, on the log's own clock, the log told of a process's fault."""
+    (raw,) = [
+        raw for record in _all_lines() for raw in kernelline.parse(record.encode()) if f"[{pid}]: segf" in raw.text
+    ]
+    return raw.us
+
+
 @pytest.mark.root
 def test_the_real_log_is_read_from_the_jobs_start_on() -> None:
-    before = _fault()
-    log = KernelLog()
-    wait_until(lambda: any(f"[{before}]" in line for line in _all_lines()), "the fault in the log")
-    log.close()
-    started = kernellog.clock_us()
-    during = _fault()
-    wait_until(lambda: any(f"[{during}]" in line for line in _all_lines()), "the fault in the log")
-    log = KernelLog(since_us_boot=started)
+    before, during = _fault(), _fault()
+    wait_until(lambda: all(any(f"[{pid}]" in line for line in _all_lines()) for pid in (before, during)), "both faults")
+    # The log's clock may be minutes off by now: the start lies between the two by that clock.
+    middle = (_logged_us(before) + _logged_us(during)) // 2
+    log = KernelLog(since_us=now_us() - (kernellog.clock_us() - middle))
     pids = [int(found[1]) for line in log.read() if (found := re.search(r"\[(\d+)\]: segfault", line.text))]
     log.close()
     assert during in pids
