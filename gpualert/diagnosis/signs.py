@@ -27,8 +27,7 @@ Strength = Literal["hardware", "counter", "kernel", "application", "context"]
 processes or mounts; an error that a program can bring about by itself; what only stands beside the run."""
 
 HARMLESS = frozenset({45, 93, 121})
-"""Xids that end nothing: one follows any other error, and a process that was killed; a corrected error; one on which the
-GPU goes on."""
+"""Xids that end nothing: 45 follows any other error, and a killed process; on the others the GPU goes on."""
 MILD = frozenset({63, 92})
 """Xids of what the driver has put right, or will at the next reset of the GPU."""
 LONG_BEFORE_S = 3600.0

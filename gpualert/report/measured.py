@@ -49,7 +49,7 @@ def with_telemetry(facts: Facts, run: Run) -> Facts:
     if not telemetry.samples and not telemetry.events:
         return replace(facts, hang=hang)
     times = _Times(run)
-    watched = _rows((telemetry.last("inventory") or {}).get("gpus"))
+    watched = next((found for line in telemetry.of("inventory") if (found := _rows(line.get("gpus")))), [])
     owned = _Owned(watched, run.facts)
     machine = Machine(
         times.ended,
@@ -188,7 +188,8 @@ def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
         at, code, gpu = seconds_of(line["at"]), _whole(line.get("code"), CODE_MAX), _whole(line.get("gpu"), INDEX_MAX)
         pci = _text(line.get("pci"), 20).lower()
         key = (code or 0, gpu, pci)
-        if at is None or not code or not times.hold(at) or not owned.knows(line) or key in told:
+        named = gpu is not None or pci or line.get("uuid")
+        if at is None or not code or not named or not times.hold(at) or not owned.knows(line) or key in told:
             continue
         told.add(key)
         yield Xid(
