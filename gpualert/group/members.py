@@ -162,6 +162,7 @@ def note(directory: str, report: dict[str, Any]) -> None:
         "progress": report.get("progress"),
         "broke_at": (report.get("timeline") or {}).get("cause_at"),
         "last_output_at": report["exit"].get("last_output_at"),
+        "hardware": report.get("hardware", []),
         "cost": report.get("cost"),
         "hardware": report.get("hardware", []),
         "quotes": {**quotes, "tail": quotes["tail"][-TAIL:]},
