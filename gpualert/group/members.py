@@ -164,7 +164,6 @@ def note(directory: str, report: dict[str, Any]) -> None:
         "last_output_at": report["exit"].get("last_output_at"),
         "hardware": report.get("hardware", []),
         "cost": report.get("cost"),
-        "hardware": report.get("hardware", []),
         "quotes": {**quotes, "tail": quotes["tail"][-TAIL:]},
     }
     path = os.path.join(directory, name_of(int(report["run"]["rank"])) + ".report")
