@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpualert.gpu.visible import CUDA, Candidate, narrowed
-from gpualert.gpu.xid import Xid
+from gpualert.gpu.xid import NOTICES, Xid
 from gpualert.rundir.clock import now_us
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Nvml:
                 self._lost.add(index)
             if code in _NEVER:
                 self._refused.add((index, what))
-        except (ValueError, UnicodeDecodeError, ctypes.ArgumentError):
+        except (AttributeError, ValueError, ctypes.ArgumentError):  # a binding without the call, an answer that is none
             self._refused.add((index, what))
         return None
 
@@ -163,11 +163,11 @@ class Nvml:
     def driver(self) -> dict[str, object]:
         """Versions of driver, CUDA and NVML."""
         nvml = self._nvml
-        cuda = self._ask(-1, "cuda", nvml.nvmlSystemGetCudaDriverVersion)
+        cuda = self._ask(-1, "cuda", lambda: nvml.nvmlSystemGetCudaDriverVersion())
         found = {
-            "driver": _text(self._ask(-1, "driver", nvml.nvmlSystemGetDriverVersion)),
+            "driver": _text(self._ask(-1, "driver", lambda: nvml.nvmlSystemGetDriverVersion())),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else "",
-            "nvml": _text(self._ask(-1, "nvml", nvml.nvmlSystemGetNVMLVersion)),
+            "nvml": _text(self._ask(-1, "nvml", lambda: nvml.nvmlSystemGetNVMLVersion())),
         }
         return {key: value for key, value in found.items() if value}
 
@@ -263,7 +263,7 @@ class Nvml:
     def _register(self) -> Any:
         """An event set with all GPUs; None where the driver has no events."""
         nvml = self._nvml
-        events = self._ask(-1, "events", nvml.nvmlEventSetCreate)
+        events = self._ask(-1, "events", lambda: nvml.nvmlEventSetCreate())
         if events is None:
             return None
         for index, handle in self.handles.items():
