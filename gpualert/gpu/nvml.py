@@ -163,11 +163,11 @@ class Nvml:
     def driver(self) -> dict[str, object]:
         """Versions of driver, CUDA and NVML."""
         nvml = self._nvml
-        cuda = self._ask(-1, "cuda", lambda: nvml.nvmlSystemGetCudaDriverVersion())
+        cuda = self._ask(-1, "cuda", nvml.nvmlSystemGetCudaDriverVersion)
         found = {
-            "driver": _text(self._ask(-1, "driver", lambda: nvml.nvmlSystemGetDriverVersion())),
+            "driver": _text(self._ask(-1, "driver", nvml.nvmlSystemGetDriverVersion)),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else "",
-            "nvml": _text(self._ask(-1, "nvml", lambda: nvml.nvmlSystemGetNVMLVersion())),
+            "nvml": _text(self._ask(-1, "nvml", nvml.nvmlSystemGetNVMLVersion)),
         }
         return {key: value for key, value in found.items() if value}
 
@@ -263,7 +263,7 @@ class Nvml:
     def _register(self) -> Any:
         """An event set with all GPUs; None where the driver has no events."""
         nvml = self._nvml
-        events = self._ask(-1, "events", lambda: nvml.nvmlEventSetCreate())
+        events = self._ask(-1, "events", nvml.nvmlEventSetCreate)
         if events is None:
             return None
         for index, handle in self.handles.items():
@@ -298,10 +298,11 @@ class Nvml:
 
     def _xid(self, event: Any) -> Xid | None:
         """An event as an Xid."""
+        code = int(event.eventData)
         index = next((index for index in self.handles if self._is_same(index, event.device)), None)
-        if index is None:
-            return None  # another's GPU
-        return Xid(int(event.eventData), index, self._uuids[index].uuid, self._pci[index], now_us())
+        if index is None or code in NOTICES:
+            return None  # another's GPU, or no error
+        return Xid(code, index, self._uuids[index].uuid, self._pci[index], now_us())
 
     def _is_same(self, index: int, device: Any) -> bool:
         """Whether an event's device is one of the handles: by address, else by UUID."""

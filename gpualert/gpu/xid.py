@@ -1,8 +1,8 @@
 """The Xids of NVIDIA's driver: what each means, what NVIDIA says to do, and whether a program alone can cause it.
 
-Sources: NVIDIA, "Xid Errors" (docs.nvidia.com/deploy/xid-errors): the catalogue for Ampere and newer GPUs, and for older
-ones the table of common errors; gpud's copy of the catalogue. The classes are those that the rules give to the same
-lines in a log.
+Sources: NVIDIA, "Xid Errors" (docs.nvidia.com/deploy/xid-errors): the catalogue for Ampere and newer GPUs, and for
+older ones the table of common errors; gpud's copy of the catalogue. The classes are those that the rules give to the
+same lines in a log.
 """
 
 from __future__ import annotations
