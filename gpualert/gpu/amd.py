@@ -53,8 +53,8 @@ def open_devices(environment: Mapping[str, str], driver: str = DRIVER) -> Amd | 
     if os.path.isdir(PLACE) and PLACE not in sys.path:
         sys.path.append(PLACE)
     try:
-        import amdsmi  # noqa: PLC0415  (only where somebody asks)
-
+        with contextlib.redirect_stdout(None):  # the binding prints where it has looked for its library
+            import amdsmi  # noqa: PLC0415  (only where somebody asks)
         amdsmi.amdsmi_init()
         found = Amd(amdsmi, environment)
     except (Exception, SystemExit):  # noqa: BLE001  (the binding raises what its library's absence brings about)
@@ -149,7 +149,7 @@ class Amd:
         return [dict(self._now(index, handle)) for index, handle in self.handles.items()]
 
     def _slowing(self, index: int, handle: Any) -> list[str]:
-        told = self._table(index, "amdsmi_get_gpu_violation_status", handle)
+        told = self._table(index, "amdsmi_get_violation_status", handle)
         return [name for key, name in _THROTTLE.items() if told.get(key) is True]
 
     def _now(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
