@@ -102,10 +102,15 @@ class Amd:
         if isinstance(name, str):
             yield "name", name
         yield from self._memory(index, handle)
+        yield from self._energy(index, handle)
         yield from self._errors(index, handle)
 
-    def sample(self) -> list[Gpu]:
-        """Each GPU as it stands."""
+    def sample(self, *, whole: bool = False) -> list[Gpu]:  # noqa: ARG002  (all is asked each time)
+        """Each GPU as it stands.
+
+        Args:
+            whole: As for all; nothing is left for later here.
+        """
         return [dict(self._now(index, handle)) for index, handle in self.handles.items()]
 
     def _now(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
@@ -124,10 +129,7 @@ class Amd:
             if degrees is not None:
                 yield from _number("temperature_c", degrees)
                 break
-        told = self._ask(index, "energy", smi.amdsmi_get_energy_count, handle) or {}
-        count, unit = told.get("energy_accumulator"), told.get("counter_resolution")
-        if isinstance(count, int) and isinstance(unit, float):
-            yield "energy_j", count * unit / 1e6  # the counter's unit is given in microjoules
+        yield from self._energy(index, handle)
         yield from self._errors(index, handle)
         running = self._ask(index, "processes", smi.amdsmi_get_gpu_process_list, handle)
         if running is not None:
@@ -142,6 +144,12 @@ class Amd:
         smi, vram = self._smi, self._smi.AmdSmiMemoryType.VRAM
         yield from _number("memory_used", self._ask(index, "used", smi.amdsmi_get_gpu_memory_usage, handle, vram))
         yield from _number("memory_total", self._ask(index, "total", smi.amdsmi_get_gpu_memory_total, handle, vram))
+
+    def _energy(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
+        told = self._ask(index, "energy", self._smi.amdsmi_get_energy_count, handle) or {}
+        count, unit = told.get("energy_accumulator"), told.get("counter_resolution")
+        if isinstance(count, int) and isinstance(unit, float):
+            yield "energy_j", count * unit / 1e6  # the counter's unit is given in microjoules
 
     def _errors(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
         told = self._ask(index, "ecc", self._smi.amdsmi_get_gpu_total_ecc_count, handle) or {}
