@@ -87,12 +87,12 @@ class Collector:
 
     def run(self) -> None:
         """Look until the supervisor wants an end, or is gone."""
-        used = time.process_time()
-        pause = 0.0
+        pause, used = 0.0, None
         while not self._wait(pause):
             self._attempt(self._look)
-            used, before = time.process_time(), used
-            pause = max(self._every_s, (used - before) / SHARE)
+            before, used = used, time.process_time()
+            # The first look loads what the later ones use (the GPUs' driver too), which is paid once.
+            pause = self._every_s if before is None else max(self._every_s, (used - before) / SHARE)
         self._attempt(self._finish)
 
     def _wait(self, seconds: float) -> bool:
