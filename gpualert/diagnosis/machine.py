@@ -21,9 +21,6 @@ class Xid:
         gpu: The GPU's index; None when unknown.
         pci: Its address on the bus; empty when unknown.
         at: When the driver reported it, in seconds since 1970.
-        meaning: What the driver's maker says that it means, without a full stop; empty when unknown.
-        cls: The class that the reporting side has for it; empty when it has none.
-        application: The program can bring it about by itself; None when the reporting side does not say.
         survived: Training went on after it.
         printed_after: Output went on for longer than a minute after it, before anybody stopped the run.
         place: Its place among the job's GPUs, from 0; None when unknown.
@@ -34,9 +31,6 @@ class Xid:
     gpu: int | None
     pci: str
     at: float
-    meaning: str = ""
-    cls: str = ""
-    application: bool | None = None
     survived: bool = False
     printed_after: bool = False
     place: int | None = None

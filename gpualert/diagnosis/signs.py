@@ -1,8 +1,7 @@
 """What the machine showed while a run went on, each as one sign: what it speaks for, how surely, and over which text.
 
-A sign never speaks alone: ``joining.py`` weighs it against what log and exit status say. Sources: NVIDIA, "Xid Errors"
-(docs.nvidia.com/deploy/xid-errors), for which Xids a program can bring about by itself; the classes of Xids and of the
-kernel's words are those of the rules for the same lines in a log.
+A sign never speaks alone: ``joining.py`` weighs it against what log and exit status say. What an Xid means is in
+``gpualert.gpu.xid``; the classes of the kernel's words are those of the rules for the same lines in a log.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from gpualert.diagnosis.amounts import moment
 from gpualert.diagnosis.machine import GPU_HARDWARE, Xid
 from gpualert.diagnosis.rulebook import LEVELS
 from gpualert.diagnosis.text import clean, shorten
+from gpualert.gpu.xid import meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,12 +26,10 @@ Strength = Literal["hardware", "counter", "kernel", "application", "context"]
 """The driver's word on a broken part; a counter or state that says the same less surely; the kernel's word on the job's
 processes or mounts; an error that a program can bring about by itself; what only stands beside the run."""
 
-APPLICATION = frozenset({13, 31, 32, 43, 45, 68, 69, 109})
-"""Xids that a program can bring about by itself."""
-AFTERMATH = 45
-"""Follows any other error, and a process that was killed: it says nothing by itself."""
+HARMLESS = frozenset({45, 93, 121})
+"""Xids that end nothing: 45 follows any other error, and a killed process; on the others the GPU goes on."""
 MILD = frozenset({63, 92})
-"""Xids that the driver has dealt with (a row is remapped at the next reset) or that only count what was put right."""
+"""Xids of what the driver has put right, or will at the next reset of the GPU."""
 LONG_BEFORE_S = 3600.0
 """An error that came so long before the end, with nothing to tell whether training went on, is hardly what ended it."""
 FOLLOWS_HARDWARE = frozenset(
@@ -102,7 +100,7 @@ def of(machine: Machine, rules: Rulebook) -> list[Sign]:
     """
     xids = [*machine.xids, *_xids_of_kernel(machine)]
     listed = [
-        *(_of_xid(xid, machine, rules) for xid in _once(xids)),
+        *(_of_xid(xid, machine) for xid in _once(xids)),
         *(sign for fault in machine.faults for sign in _of_fault(fault)),
         *(sign for line in machine.kernel for sign in _of_kernel(line, rules)),
     ]
@@ -138,38 +136,15 @@ def _where(index: int | None, pci: str) -> str:
     return f"GPU {index} ({pci})" if index is not None and pci else _gpu(index, pci)
 
 
-def class_of(xid: Xid, rules: Rulebook) -> tuple[str, str]:
-    """The class of an Xid and what it means; a number that has a class of its own has no other.
-
-    Args:
-        xid: The Xid.
-        rules: Classes and rules.
-    """
-    line = f"NVRM: Xid (PCI:0000:00:00): {xid.code}, "
-    best = _best(rules.matches(line))
-    cls = best.cls if best is not None and best.cls in GPU_HARDWARE else "gpu_xid"
-    told = rules.groups(best, line).get("xid_means", "") if best is not None else ""
-    if cls == "gpu_xid" and xid.cls in GPU_HARDWARE:
-        cls = xid.cls
-    return cls, xid.meaning or told or ("it has fallen off the bus" if cls == "gpu_lost" else "")
-
-
-def _by_program(xid: Xid, cls: str) -> bool:
-    if cls != "gpu_xid" and xid.code not in APPLICATION:
-        return False
-    return xid.application if xid.application is not None else xid.code in APPLICATION
-
-
-def _of_xid(xid: Xid, machine: Machine, rules: Rulebook) -> Sign:
-    cls, meaning = class_of(xid, rules)
-    means = f": {meaning}" if meaning else ""
+def _of_xid(xid: Xid, machine: Machine) -> Sign:
+    known = meaning(xid.code)
+    cls, means = known.cls or "gpu_xid", f": {known.text}"
     text = f"Xid {xid.code} on {_where(xid.gpu, xid.pci)} at {moment(xid.at)}{means}"
     summary = f"Xid {xid.code} on {_gpu(xid.gpu, xid.pci)}{means}"
-    by_program = _by_program(xid, cls)
-    told = None if by_program or xid.code in (AFTERMATH, *MILD) else xid
-    if xid.neighbour or xid.code == AFTERMATH:
+    told = None if known.application or xid.code in HARMLESS | MILD else xid
+    if xid.neighbour or xid.code in HARMLESS:
         return Sign(cls, text, summary, "context", 0.0, at=xid.at, survived=xid.survived, xid=told)
-    if by_program:
+    if known.application:
         return Sign("gpu_xid", text, summary, "application", _BY_PROGRAM, _NOTHING_ELSE, xid.at, xid.survived)
     if xid.code in MILD:
         return Sign(cls, text, summary, "counter", _BY_COUNTER, FOLLOWS_COUNTER, xid.at, xid.survived)
@@ -202,9 +177,7 @@ def _of_fault(fault: GpuFault) -> Iterator[Sign]:
 
 # -- the kernel --------------------------------------------------------------------------------------------------------
 
-_XID_LINE = re.compile(
-    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): (\d{1,4})\b(?:, (?:pid=\S+ )?(?:name=\S+ )?(.*))?"
-)
+_XID_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): (\d{1,3})\b")
 _SAME_S = 60.0
 """The driver's library and the kernel's log tell of the same error within moments."""
 _OF_PROCESS = frozenset({"segfault", "native_abort"})
@@ -216,7 +189,7 @@ def _xids_of_kernel(machine: Machine) -> Iterator[Xid]:
     for line in machine.kernel:
         found = _XID_LINE.search(line.text) if line.own else None
         if found:
-            yield Xid(int(found[2]), None, found[1].lower(), line.at, shorten((found[3] or "").strip(" ."), 120))
+            yield Xid(int(found[2]), None, found[1].lower(), line.at)
 
 
 def bus(pci: str) -> str:

@@ -162,8 +162,8 @@ def note(directory: str, report: dict[str, Any]) -> None:
         "progress": report.get("progress"),
         "broke_at": (report.get("timeline") or {}).get("cause_at"),
         "last_output_at": report["exit"].get("last_output_at"),
-        "cost": report.get("cost"),
         "hardware": report.get("hardware", []),
+        "cost": report.get("cost"),
         "quotes": {**quotes, "tail": quotes["tail"][-TAIL:]},
     }
     path = os.path.join(directory, name_of(int(report["run"]["rank"])) + ".report")

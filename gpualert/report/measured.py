@@ -49,7 +49,7 @@ def with_telemetry(facts: Facts, run: Run) -> Facts:
     if not telemetry.samples and not telemetry.events:
         return replace(facts, hang=hang)
     times = _Times(run)
-    watched = _rows((telemetry.last("inventory") or {}).get("gpus"))
+    watched = next((found for line in telemetry.of("inventory") if (found := _rows(line.get("gpus")))), [])
     owned = _Owned(watched, run.facts)
     machine = Machine(
         times.ended,
@@ -186,9 +186,10 @@ def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
     told: set[tuple[int, int | None, str]] = set()
     for line in sorted(telemetry.of("xid"), key=lambda line: seconds_of(line["at"]) or 0.0):
         at, code, gpu = seconds_of(line["at"]), _whole(line.get("code"), CODE_MAX), _whole(line.get("gpu"), INDEX_MAX)
-        pci, application = _text(line.get("pci"), 20).lower(), line.get("application")
+        pci = _text(line.get("pci"), 20).lower()
         key = (code or 0, gpu, pci)
-        if at is None or not code or not times.hold(at) or not owned.knows(line) or key in told:
+        named = gpu is not None or pci or line.get("uuid")
+        if at is None or not code or not named or not times.hold(at) or not owned.knows(line) or key in told:
             continue
         told.add(key)
         yield Xid(
@@ -196,9 +197,6 @@ def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
             gpu,
             pci,
             at,
-            _text(line.get("meaning")),
-            _text(line.get("class"), 40),
-            application if isinstance(application, bool) else None,
             survived=_survived(telemetry.of("progress"), at),
             printed_after=_printed_after(telemetry.samples, at, times.stopped),
             place=owned.place(line),
