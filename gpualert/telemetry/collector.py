@@ -87,12 +87,12 @@ class Collector:
 
     def run(self) -> None:
         """Look until the supervisor wants an end, or is gone."""
-        used = time.process_time()
-        pause = 0.0
+        pause, used = 0.0, None
         while not self._wait(pause):
             self._attempt(self._look)
-            used, before = time.process_time(), used
-            pause = max(self._every_s, (used - before) / SHARE)
+            before, used = used, time.process_time()
+            # The first look loads what the later ones use (the GPUs' driver too), which is paid once.
+            pause = self._every_s if before is None else max(self._every_s, (used - before) / SHARE)
         self._attempt(self._finish)
 
     def _wait(self, seconds: float) -> bool:
@@ -204,8 +204,11 @@ class Collector:
     def _note_events(self) -> None:
         for event in self._gpus.xids():
             self._add("xid", event.as_dict(), event.at_us)
+            self._tell("broken")
         for line in self._kernel.read():
             self._add("kernel", {"text": line.text, "about": line.about}, line.at_us)
+            if line.about == "own":
+                self._tell("broken")
 
     def _follow_progress(self, now: float, *, last: bool = False) -> None:
         state = self._tracker.state()
