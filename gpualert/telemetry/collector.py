@@ -168,7 +168,7 @@ class Collector:
         activity, gpus = self._tree.sample(), self._gpus.latest()
         self._kernel.job.pids.update(one.pid for one in self._tree.processes())
         output = self._output.new_text()
-        self._tracker.add(formats.read(output), time.time(), now)
+        self._tracker.add(formats.read(output + self._output.unfinished), time.time(), now)
         progress = self._tracker.state() or {}
         sample = {
             "cpu_s": activity.cpu_s,
@@ -189,7 +189,7 @@ class Collector:
             log_bytes=self._log_bytes,
             cpu_s=activity.cpu_s,
             io_bytes=activity.io_bytes,
-            step=progress.get("step"),
+            step=progress.get("step", progress.get("epoch")),
             states=activity.states,
             fresh=self._repetition.fresh(output) if output else None,
             gpus=tuple((_real(gpu, "utilization"), _real(gpu, "memory_used"), _real(gpu, "power_w")) for gpu in gpus),
