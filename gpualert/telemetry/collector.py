@@ -204,8 +204,11 @@ class Collector:
     def _note_events(self) -> None:
         for event in self._gpus.xids():
             self._add("xid", event.as_dict(), event.at_us)
+            self._tell("broken")
         for line in self._kernel.read():
             self._add("kernel", {"text": line.text, "about": line.about}, line.at_us)
+            if line.about == "own":
+                self._tell("broken")
 
     def _follow_progress(self, now: float, *, last: bool = False) -> None:
         state = self._tracker.state()
