@@ -14,7 +14,7 @@ from gpualert.diagnosis.amounts import moment
 from gpualert.diagnosis.machine import GPU_HARDWARE, Xid
 from gpualert.diagnosis.rulebook import LEVELS
 from gpualert.diagnosis.text import clean, shorten
-from gpualert.gpu.xid import meaning
+from gpualert.gpu.xid import NOTICES, meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ Strength = Literal["hardware", "counter", "kernel", "application", "context"]
 """The driver's word on a broken part; a counter or state that says the same less surely; the kernel's word on the job's
 processes or mounts; an error that a program can bring about by itself; what only stands beside the run."""
 
-HARMLESS = frozenset({45, 93, 121})
+HARMLESS = frozenset({45, 93, 121}) | NOTICES
 """Xids that end nothing: 45 follows any other error, and a killed process; on the others the GPU goes on."""
 MILD = frozenset({63, 92})
 """Xids of what the driver has put right, or will at the next reset of the GPU."""
