@@ -126,7 +126,7 @@ def install_packages(output: pathlib.Path, wheelhouse: pathlib.Path | None, *, c
     """Gpualert and its dependencies."""
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["notify"], *extras["gpu"]]
+    wanted = [*project["dependencies"], *extras["notify"], *extras["gpu"], *extras["otlp"]]
     if cluster:
         wanted += extras["cluster"]
     site = output / "site"

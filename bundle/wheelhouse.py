@@ -18,7 +18,7 @@ def main() -> None:
     version = sys.argv[1] if len(sys.argv) > 1 else DEBIAN_PYTHON
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = ["pip", *project["dependencies"], *extras["notify"], *extras["gpu"], *extras["cluster"]]
+    wanted = ["pip", *project["dependencies"], *extras["notify"], *extras["gpu"], *extras["otlp"], *extras["cluster"]]
     target, mark = SOURCE / "wheelhouse", SOURCE / "wheelhouse" / ".made-for"
     made_for = " ".join([version, *wanted])
     if mark.exists() and mark.read_text() == made_for:

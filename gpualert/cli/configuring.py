@@ -14,6 +14,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from gpualert import __version__, config
+from gpualert.cli import readiness
 from gpualert.cli.output import Refused, format_option, harmless, print_json
 from gpualert.diagnosis import Rulebook, RuleError
 from gpualert.notify import delivery, mailing, message, services
@@ -27,11 +28,15 @@ TEST_DEADLINE_S = 30.0
 @click.option("--send-test-mail", is_flag=True, help="Send a mail to the configured addresses.")
 @format_option
 def check(path: str | None, send_test_mail: bool, form: str) -> None:
-    """Check configuration, environment and rules strictly; exit status 1 when anything is wrong."""
+    """Check configuration, environment and rules strictly; exit status 1 when anything is wrong.
+
+    Also says what can be measured here beside a run: GPUs, stacks of a hang, the kernel's log.
+    """
     settings, problems = config.load(config=path)
     lines = mistakes(settings, problems)
     if form == "json":
-        print_json({"problems": lines, "settings": settings.model_dump(mode="json", by_alias=True)}, indent=1)
+        told = {"problems": lines, "settings": settings.model_dump(mode="json", by_alias=True)}
+        print_json({**told, "machine": readiness.found()}, indent=1)
     for line in lines if form == "text" else []:
         click.echo(harmless(f"gpualert: {line}"), err=True)
     if send_test_mail:
@@ -40,6 +45,8 @@ def check(path: str | None, send_test_mail: bool, form: str) -> None:
         sys.exit(1)
     if not send_test_mail and form == "text":
         click.echo("the configuration is right")
+        for line in readiness.lines(readiness.found()):
+            click.echo(harmless(line))
 
 
 def mistakes(settings: config.Settings, problems: list[config.Problem]) -> list[str]:

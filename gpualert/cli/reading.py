@@ -122,10 +122,9 @@ def _as_text(made: dict[str, Any], directory: str) -> str:
     got_to = progress_text.phrase(made.get("progress"))
     lines += [f"got to {got_to}"] if got_to else []
     lines += [f"note: {warning}" for warning in diagnosis.get("warnings", [])]
-    shown = [e for e in diagnosis["evidence"] if e["line"] is not None]
-    if shown:
-        lines += ["", "evidence (line of output.log)"]
-        lines += [f"  {e['line']:>8}  {e['text']}" for e in shown]
+    if diagnosis["evidence"]:
+        lines += ["", "evidence (line of output.log, or a fact from outside of it)"]
+        lines += [f"  {'' if e['line'] is None else e['line']:>8}  {e['text']}" for e in diagnosis["evidence"]]
     lines += scene.text_lines((made.get("hang") or {}).get("scene"))
     tail = (made.get("quotes") or {}).get("tail") or []
     if not diagnosis.get("root") and diagnosis["class"] != "success" and tail:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpualert.gpu.visible import CUDA, Candidate, narrowed
-from gpualert.gpu.xid import Xid
+from gpualert.gpu.xid import NOTICES, Xid
 from gpualert.rundir.clock import now_us
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Nvml:
                 self._lost.add(index)
             if code in _NEVER:
                 self._refused.add((index, what))
-        except (ValueError, UnicodeDecodeError, ctypes.ArgumentError):
+        except (AttributeError, ValueError, ctypes.ArgumentError):  # a binding without the call, an answer that is none
             self._refused.add((index, what))
         return None
 
@@ -298,10 +298,11 @@ class Nvml:
 
     def _xid(self, event: Any) -> Xid | None:
         """An event as an Xid."""
+        code = int(event.eventData)
         index = next((index for index in self.handles if self._is_same(index, event.device)), None)
-        if index is None:
-            return None  # another's GPU
-        return Xid(int(event.eventData), index, self._uuids[index].uuid, self._pci[index], now_us())
+        if index is None or code in NOTICES:
+            return None  # another's GPU, or no error
+        return Xid(code, index, self._uuids[index].uuid, self._pci[index], now_us())
 
     def _is_same(self, index: int, device: Any) -> bool:
         """Whether an event's device is one of the handles: by address, else by UUID."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["started", "progress", "hang", "hang-over", "ended"]
 SUBJECT_MAX = 180
+SEEN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ def make(
         "quotes": clean["quotes"],
         "root_line": root["line"] if root else None,
         "headline": headline(report),
-        "facts": facts_table(report),
+        "facts": [*_seen(diagnosis), *facts_table(report)],
         "artifacts": _printable([one if isinstance(one, Mapping) else one.as_dict() for one in artifacts]),
         "notes": _printable(list(notes)),
         "directory": wording.printable(directory),
@@ -212,6 +213,14 @@ def _printable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _printable(item) for key, item in value.items()}
     return value
+
+
+def _seen(diagnosis: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What was seen outside of the log and decided: an Xid, a counter."""
+    evidence = diagnosis["evidence"] if diagnosis and not diagnosis["root"] else []
+    return [("seen", one_line(e["text"])[:300]) for e in evidence if e["line"] is None and e["role"] == "root"][
+        :SEEN_MAX
+    ]
 
 
 def _short(kind: Kind, report: dict[str, Any], directory: str) -> str:

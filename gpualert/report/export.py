@@ -36,8 +36,10 @@ def finish(directory: str, report: Mapping[str, Any], settings: Settings, deadli
         Lines of trouble.
     """
     record.wait_for_end(directory, min(COLLECTOR_S, max(deadline - time.monotonic(), 0.0)))
+    # A survivor on another node has another node-exporter.
+    here = (report.get("run") or {}).get("host") in (None, os.uname().nodename)
     trouble = [
-        _write_file(directory, report, settings.telemetry.textfile) if settings.telemetry.textfile else "",
+        _write_file(directory, report, settings.telemetry.textfile) if settings.telemetry.textfile and here else "",
         _send(directory, settings.telemetry.otlp, deadline) if settings.telemetry.otlp else "",
     ]
     return [wording.printable(line) for line in trouble if line]

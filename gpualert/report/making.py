@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpualert import artifacts, config
-from gpualert.report import attempts, building, page, recall
+from gpualert.report import attempts, building, flight, page, recall
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir import location
 from gpualert.rundir.assembly import NAME as LOG_NAME
@@ -118,6 +118,8 @@ def make(run: Run, settings: Settings, mask: Redaction, log: Any) -> dict[str, A
     problems = run.facts.pop("configuration_problems", [])
     mask, unmasked = recall.recalling(mask, run.path)
     found, trouble = building.diagnosed(run, settings.diagnosis.rules, mask)
+    with step(log, "flight recorder"):
+        found = flight.joined(found, run, os.environ)
     log.info("diagnosed", cls=found.cls, confidence=found.confidence)
     trouble = [*(f"{problem}: ignored" for problem in problems), *trouble, *([unmasked] if unmasked else [])]
     return building.build(run, found, trouble, mask)

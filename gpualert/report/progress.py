@@ -29,7 +29,7 @@ _TOLD = (
     "at", "format", "step", "total", "unit", "rank", "epoch", "epochs", "loss", "nan_since", "rate", "slower", "since",
     "finish_in_s",
 )  # fmt: skip
-_OF_THE_LOG = ("step", "total", "unit", "epoch", "epochs", "loss", "rank")
+_OF_THE_LOG = ("at", "step", "total", "unit", "epoch", "epochs", "loss", "rank", "finish_in_s")
 
 
 def of(run: Run, *, goes_on: bool = False, brief: bool = False) -> dict[str, Any] | None:
@@ -58,15 +58,14 @@ def of(run: Run, *, goes_on: bool = False, brief: bool = False) -> dict[str, Any
 
 
 def _newer(recorded: dict[str, Any], shown: dict[str, Any]) -> dict[str, Any]:
-    """What the collector wrote last, with the steps that came after it: it writes every half minute."""
-    ahead = shown.get("step", -1), shown.get("epoch", -1)
-    behind = recorded.get("step", -1), recorded.get("epoch", -1)
-    same = shown.get("format") == recorded.get("format") and shown.get("total") == recorded.get("total")
-    if not same or ahead <= behind:
+    """What the collector wrote last, with what the log's end tells after it: it writes every half minute."""
+    if any(shown.get(name) != recorded.get(name) for name in ("format", "total")):
+        return recorded  # another counter of the same log
+    if all(shown.get(name) == recorded.get(name) for name in ("step", "epoch")):
         return recorded
     kept = {name: value for name, value in recorded.items() if name not in ("loss", "nan_since")}
     nan = {"nan_since": recorded.get("nan_since") or shown["nan_since"]} if "nan_since" in shown else {}
-    return kept | {name: shown[name] for name in _OF_THE_LOG if name in shown} | {"at": shown["at"]} | nan
+    return {"rate": shown.get("rate")} | kept | {name: shown[name] for name in _OF_THE_LOG if name in shown} | nan
 
 
 def _recorded(directory: str) -> dict[str, Any] | None:

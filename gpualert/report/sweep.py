@@ -49,6 +49,12 @@ def close_and_report(path: str, deadline: float) -> bool:
         making.write_again(path, made)
         survivor.settle(path)
         survivor.mark_closed(path)
+        if settings.telemetry.textfile or settings.telemetry.otlp:
+            from gpualert.report import export  # noqa: PLC0415  (only where it is wanted)
+
+            with making.step(log, "export"):
+                for trouble in export.finish(path, made, settings, deadline):
+                    log.warning("export", trouble=trouble)
         return True
 
 

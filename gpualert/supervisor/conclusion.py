@@ -200,6 +200,8 @@ def _may_go_unreported(run: Supervision) -> bool:
     alarmed = (counters is not None and counters["oom_kill"]) or run.trouble.lines or run.forwarded
     if alarmed or run.journal.directory is None or run.told.text("notify.when") == "always":
         return False
+    if run.told.text("telemetry.textfile") or run.told.text("telemetry.otlp"):
+        return False  # who keeps figures wants the end of each run
     if run.told.switch("dry_run") or (run.membership is not None and run.membership.somebody_failed()):
         return False
     path = f"{run.journal.directory.path}/{LOG_NAME}"
@@ -263,6 +265,9 @@ def _report(run: Supervision) -> bytes:
         arguments += [b"--group", launch.raw(run.membership.directory)]
     if run.streams is not None and not (run.ending and run.ending.success):
         run.streams.end_line()
+    receiver = run.told.text("telemetry.otlp")
+    if receiver:
+        posix.putenv(b"GPUALERT_OTLP", launch.raw(receiver))  # run.json has no URL with a password in it
     try:
         started = reporter.Reporter(directory.path, arguments, run.closed)
     except (launch.ForkError, launch.LaunchError, OSError) as error:

@@ -226,5 +226,8 @@ def collect(
         value = options.get(key)
         if isinstance(value, str):
             options[key] = redaction.mask(value)
+    receiver = options.get("telemetry.otlp")
+    if isinstance(receiver, str) and "@" in receiver:
+        del options["telemetry.otlp"]  # a password may be in it
     facts["options"] = options
     return facts

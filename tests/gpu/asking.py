@@ -36,9 +36,10 @@ names = {**vars(pynvml), "h": pynvml.nvmlDeviceGetHandleByIndex, **vars(gpualert
 for line in sys.stdin:
     name, is_given, given = line.strip().partition(" = ")
     try:
-        answer = plain(eval(given if is_given else name, names))
+        value = eval(given if is_given else name, names)
+        answer = None if is_given else plain(value)
         if is_given:
-            names[name], answer = answer, None
+            names[name] = value
     except pynvml.NVMLError as error:
         answer = {"error": error.value}
     print(json.dumps(answer, default=other), flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -230,33 +230,32 @@ def test_a_driver_that_cannot_list_its_gpus_is_none(opened: Opened, script: Scri
     assert opened()("devices") is None
 
 
-def test_without_the_library_there_are_none(tmp_path: Path, script: Script) -> None:
-    with Asking(tmp_path, script) as asking:
-        asking("devices = open_devices({})")
-        assert asking("devices") is None
+@pytest.fixture
+def unserved(tmp_path: Path, script: Script) -> Iterator[Asking]:
+    """A process whose loader finds no library, also where this machine has one."""
+    (tmp_path / LIBRARY).write_bytes(b"#!/bin/sh\n")  # a loader that comes upon it looks no further
+    with Asking(tmp_path, script) as process:
+        process("setattr(nvml, 'PLACES', ())")
+        yield process
 
 
-def test_what_is_no_library_is_none(tmp_path: Path, script: Script) -> None:
-    (tmp_path / LIBRARY).write_bytes(b"#!/bin/sh\n")
-    with Asking(tmp_path, script) as asking:
-        asking("devices = open_devices({})")
-        assert asking("devices") is None
+def test_without_a_library_there_are_none(unserved: Asking) -> None:
+    unserved("devices = open_devices({})")
+    assert unserved("devices") is None
 
 
 @pytest.mark.parametrize("name", ["LD_LIBRARY_PATH", "_GPUALERT_ENV_LD_LIBRARY_PATH"])
 def test_a_library_that_the_loader_does_not_find_is_loaded_by_its_path(
-    tmp_path: Path, libraries: Path, script: Script, name: str
+    unserved: Asking, libraries: Path, name: str
 ) -> None:
-    with Asking(tmp_path, script) as asking:
-        asking(f"devices = open_devices({ {name: f'/none:{libraries}'} })")
-        assert asking("devices.driver()")["driver"] == "550.54.15"
+    unserved(f"devices = open_devices({ {name: f'/none:{libraries}'} })")
+    assert unserved("devices.driver()")["driver"] == "550.54.15"
 
 
-def test_a_library_in_the_working_directory_is_not_loaded(libraries: Path, tmp_path: Path, script: Script) -> None:
-    with Asking(tmp_path, script) as asking:
-        asking(f"here = __import__('os').chdir({str(libraries)!r})")
-        asking("devices = open_devices({'LD_LIBRARY_PATH': '.:'})")
-        assert asking("devices") is None
+def test_a_library_in_the_working_directory_is_not_loaded(unserved: Asking, libraries: Path) -> None:
+    unserved(f"here = __import__('os').chdir({str(libraries)!r})")
+    unserved("devices = open_devices({'LD_LIBRARY_PATH': '.:'})")
+    assert unserved("devices") is None
 
 
 # -- a GPU that fails --------------------------------------------------------------------------------------------------

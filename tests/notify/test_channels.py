@@ -233,7 +233,7 @@ def test_a_run_that_goes_on_tells_how_it_is_doing(plain: Gpualert, accepting: Ca
     assert re.fullmatch(r"\[gpualert\] long-job is running since \d+s: step \d+", subjects[1])
     assert subjects[2].startswith("[gpualert] long-job failed: ")
     assert "step 9" in mails[1].text_plain[0]
-    assert re.search(r"(?m)^ *progress +step \d+, loss 1, [\d.]+ steps/s\r?$", mails[1].text_plain[0])
+    assert re.search(r"(?m)^ *progress +step \d+, loss 1(?:, [\d.]+ \S+)?\r?$", mails[1].text_plain[0])
     assert re.search(r"got to step 130(?:,|$)", mails[2].text_plain[0])
     assert "output" in mails[1].text_plain[0]
     # One thread, and no id twice.

@@ -140,6 +140,15 @@ def test_what_the_collector_recorded_is_brought_up_to_date_by_the_log(tmp_path: 
     assert found == {**kept, "at": rfc3339(int((START + 99) * 1e6)), "step": 41_200, "loss": 1.873}
 
 
+def test_a_new_epoch_in_the_log_is_newer_than_a_higher_step_of_the_last_one(tmp_path: Path) -> None:
+    bar = "Epoch 4:   1%|▏| 10/1000 [00:01<01:39, 10.0it/s, v_num=3, loss=0.4]\n"
+    run = _directory(tmp_path / "r", [(99.0, bar.encode())])
+    _recorded(tmp_path / "r", {**RECORDED, "format": "lightning", "step": 990, "total": 1000, "epoch": 3})
+    found = progress.of(run)
+    assert found is not None
+    assert (found["step"], found["epoch"], found["loss"], found["rate"]) == (10, 4, 0.4, 3.1)
+
+
 def test_a_log_that_tells_of_no_step_leaves_what_was_recorded(tmp_path: Path) -> None:
     run = _directory(tmp_path / "r", [(99.0, b"goodbye\n")])
     _recorded(tmp_path / "r", RECORDED)
@@ -189,7 +198,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
 
 
 def _report(diagnosis: str | None, found: dict[str, Any] | None) -> dict[str, Any]:
-    judged = {
+    judged: dict[str, Any] = {
         "class": diagnosis, "family": "gpu", "confidence": 0.9, "summary": "it broke", "root": None, "evidence": [],
         "suggestions": [], "retryable": False, "node_suspect": False,
     }  # fmt: skip

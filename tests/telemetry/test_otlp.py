@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Completed, Gpualert, python, wait_until
+from conftest import Completed, Gpualert, python, run_dirs, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from notify.receivers import Receiver, receiving
@@ -117,11 +118,11 @@ def test_a_failed_run_is_a_span_with_an_error_and_a_log_record(plain: Gpualert, 
     assert report["trouble"] == []
 
 
-def test_a_success_that_is_reported_is_a_span_without_an_error(plain: Gpualert, receiving: Receiving) -> None:
+def test_a_plain_success_is_a_span_without_an_error(plain: Gpualert, receiving: Receiving) -> None:
     receiver = receiving()
     url = f"http://127.0.0.1:{receiver.port}/"
-    done = plain.run(python("print('ok')"), "--notify", "always", env={"GPUALERT_OTLP": url})
-    assert done.returncode == 0
+    done = plain.run(python("print('ok')"), env={"GPUALERT_OTLP": url})
+    assert (done.returncode, done.said) == (0, [])
     ((_, span),) = _spans(receiver)
     assert (span.status.code, list(span.events)) == (1, [])  # OK
     (log,) = _logs(receiver)
@@ -172,11 +173,18 @@ def test_a_receiver_that_does_not_answer_is_given_up(plain: Gpualert, receiving:
     assert line.endswith("the OTLP receiver does not have the run's end") or "did not answer within" in line
 
 
-def test_no_password_of_the_url_is_in_what_is_said(plain: Gpualert) -> None:
-    done = _fail(plain, "http://user:hunter22@127.0.0.1:9", OOM)
-    assert any("cannot send to http://127.0.0.1:9 " in said for said in done.said)
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_password_in_the_url_is_used_and_written_nowhere(plain: Gpualert, receiving: Receiving, by: str) -> None:
+    receiver = receiving(401)
+    url = f"http://user:hunter22@127.0.0.1:{receiver.port}"
+    done = plain.run(
+        OOM, *(["--otlp", url] if by == "option" else []), env={"GPUALERT_OTLP": url} if by != "option" else {}
+    )
+    assert {headers["authorization"] for headers in receiver.headers} == {"Basic dXNlcjpodW50ZXIyMg=="}
+    assert any(f"cannot send to http://127.0.0.1:{receiver.port} (code: 401" in said for said in done.said)
     assert b"hunter22" not in done.stderr
-    assert b"hunter22" not in done.file("reporter.log")
+    for path in done.run_dir.rglob("*"):
+        assert not path.is_file() or b"hunter22" not in path.read_bytes()
 
 
 @pytest.mark.parametrize("endpoint", ["otel-collector:4318", "ftp://x", "http://", "http://x:99999", "http://[::1"])
@@ -373,6 +381,29 @@ def test_the_run_at_its_end_is_in_node_exporters_file_too(plain: Gpualert, tmp_p
     run_id = done.json("run.json")["run_id"]
     assert f'gpualert_run_ended{{run_id="{run_id}",class="cuda_oom",family="gpu"}} 1\n' in path.read_text()
     assert f'gpualert_run_exit_code{{run_id="{run_id}"}} 1\n' in path.read_text()
+
+
+def test_a_plain_success_ends_in_node_exporters_file_too(plain: Gpualert, tmp_path: Path) -> None:
+    done = plain.run(python("print('ok')"), "--textfile", str(tmp_path))
+    assert (done.returncode, done.said) == (0, [])
+    (path,) = tmp_path.glob("*.prom")
+    assert 'class="success",family="success"} 1\n' in path.read_text()
+
+
+def test_a_survivor_ends_the_file_of_a_run_whose_supervisor_was_killed(plain: Gpualert, tmp_path: Path) -> None:
+    place = tmp_path / "textfile"
+    place.mkdir()
+    command = python("import os, time; print(f'pid {os.getpid()}.', flush=True); time.sleep(600)")
+    started = plain.start(command, "--textfile", str(place))
+    started.wait_for(b".\n")
+    (directory,) = run_dirs(started.log_dir)
+    started.process.kill()
+    os.kill(int((directory / "output.log").read_bytes()[4:-2]), signal.SIGKILL)
+    started.process.communicate()
+    plain.run(python("pass"))
+    wait_until(lambda: any("gpualert_run_ended" in path.read_text() for path in place.glob("*.prom")), "the run's end")
+    (path,) = place.glob("*.prom")
+    assert f'gpualert_run_ended{{run_id="{directory.name}",class="' in path.read_text()
 
 
 def test_a_directory_that_is_not_there_is_said_once(plain: Gpualert, tmp_path: Path) -> None:
