@@ -184,6 +184,7 @@ def _text(value: Any, limit: int = 120) -> str:
 def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
     """The first Xid of each kind and GPU."""
     told: set[tuple[int, int | None, str]] = set()
+    steps, sizes = _series(telemetry.of("progress"), "step"), _series(telemetry.samples, "log_bytes")
     for line in sorted(telemetry.of("xid"), key=lambda line: seconds_of(line["at"]) or 0.0):
         at, code, gpu = seconds_of(line["at"]), _whole(line.get("code"), CODE_MAX), _whole(line.get("gpu"), INDEX_MAX)
         pci = _text(line.get("pci"), 20).lower()
@@ -197,8 +198,8 @@ def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
             gpu,
             pci,
             at,
-            survived=_survived(telemetry.of("progress"), at),
-            printed_after=_printed_after(telemetry.samples, at, times.stopped),
+            survived=_survived(steps, at),
+            printed_after=_printed_after(sizes, at, times.stopped),
             place=owned.place(line),
             neighbour=owned.neighbours(line),
         )
@@ -206,13 +207,16 @@ def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
             return
 
 
-def _survived(progress: Iterable[dict[str, Any]], at: float) -> bool:
+def _series(lines: Iterable[dict[str, Any]], name: str) -> list[tuple[float, float]]:
+    """When a number was seen, and what it was."""
+    told = ((seconds_of(line["at"]), line.get(name)) for line in lines)
+    return [(at, value) for at, value in told if at is not None and isinstance(value, int | float)]
+
+
+def _survived(steps: Iterable[tuple[float, float]], at: float) -> bool:
     """Whether training went on after a moment, by the steps that it printed."""
     before, after = 0.0, 0.0
-    for line in progress:
-        step, when = line.get("step"), seconds_of(line["at"])
-        if not isinstance(step, int | float) or when is None:
-            continue
+    for when, step in steps:
         if when <= at + WENT_ON_S:
             before = max(before, step)
         else:
@@ -220,12 +224,11 @@ def _survived(progress: Iterable[dict[str, Any]], at: float) -> bool:
     return after > before
 
 
-def _printed_after(samples: Iterable[dict[str, Any]], at: float, until: float | None) -> bool:
+def _printed_after(sizes: Iterable[tuple[float, float]], at: float, until: float | None) -> bool:
     """Whether output went on for longer than a minute after a moment."""
     before, after = None, None
-    for line in samples:
-        size, when = line.get("log_bytes"), seconds_of(line["at"])
-        if not isinstance(size, int | float) or when is None or (until is not None and when > until):
+    for when, size in sizes:
+        if until is not None and when > until:
             continue
         if when <= at + WENT_ON_S or before is None:
             before = size
