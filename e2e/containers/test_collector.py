@@ -32,7 +32,8 @@ def lines(containers: Containers) -> list[dict[str, Any]]:
 
 
 def of(containers: Containers, kind: str) -> dict[str, Any]:
-    return next(line for line in lines(containers) if line["kind"] == kind)
+    (found, *_) = [line for line in lines(containers) if line["kind"] == kind]  # ValueError where there is none yet
+    return found
 
 
 @pytest.mark.parametrize("place", ["/usr/local/nvidia/lib64", "/usr/lib64", "/mnt/driver"])
@@ -40,7 +41,8 @@ def test_the_driver_s_library_is_found_where_installers_put_it(
     containers: Containers, tmp_path: Path, place: str
 ) -> None:
     libraries = standin.build(tmp_path / "nvml")
-    options = ["-v", f"{libraries}:{place}:ro", "-e", "CUDA_VISIBLE_DEVICES=0,1"]
+    library = "libnvidia-ml.so.1"
+    options = ["-v", f"{libraries}/{library}:{place}/{library}:ro", "-e", "CUDA_VISIBLE_DEVICES=0,1"]
     options += ["-e", "LD_LIBRARY_PATH=/mnt/driver"] if place == "/mnt/driver" else []
     running = containers.start("bookworm", ["sleep", "600"], *options)
     containers.until(lambda: of(containers, "sample"), "a sample")

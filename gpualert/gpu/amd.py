@@ -139,11 +139,16 @@ class Amd:
         if isinstance(name, str) and name != "N/A":
             yield "name", name
         yield from self._memory(index, handle)
+        yield from self._energy(index, handle)
         yield from self._errors(index, handle)
 
-    def sample(self) -> list[Gpu]:
-        """Each GPU as it stands."""
-        if time.monotonic() - self._asked_at >= SELDOM_S:
+    def sample(self, *, whole: bool = False) -> list[Gpu]:
+        """Each GPU as it stands.
+
+        Args:
+            whole: Ask now also what is else asked once a minute.
+        """
+        if whole or time.monotonic() - self._asked_at >= SELDOM_S:
             self._asked_at = time.monotonic()
             self._throttle = {index: self._slowing(index, handle) for index, handle in self.handles.items()}
         return [dict(self._now(index, handle)) for index, handle in self.handles.items()]
@@ -161,10 +166,7 @@ class Amd:
         powers = (told.get(key) for key in ("current_socket_power", "average_socket_power", "socket_power"))
         yield from _number("power_w", next((power for power in powers if _is_number(power)), None))
         yield from self._temperature(index, handle)
-        told = self._table(index, "amdsmi_get_energy_count", handle)
-        count, unit = told.get("energy_accumulator", told.get("power")), told.get("counter_resolution")
-        if isinstance(count, int) and isinstance(unit, float):
-            yield "energy_j", count * unit / 1e6  # the counter's unit is given in microjoules
+        yield from self._energy(index, handle)
         yield from self._errors(index, handle)
         running = self._ask(index, "amdsmi_get_gpu_process_list", handle)
         if isinstance(running, list):
@@ -190,6 +192,12 @@ class Amd:
         vram = self._smi.AmdSmiMemoryType.VRAM
         yield from _number("memory_used", self._ask(index, "amdsmi_get_gpu_memory_usage", handle, vram))
         yield from _number("memory_total", self._ask(index, "amdsmi_get_gpu_memory_total", handle, vram))
+
+    def _energy(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
+        told = self._table(index, "amdsmi_get_energy_count", handle)
+        count, unit = told.get("energy_accumulator", told.get("power")), told.get("counter_resolution")
+        if isinstance(count, int) and isinstance(unit, float):
+            yield "energy_j", count * unit / 1e6  # the counter's unit is given in microjoules
 
     def _errors(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
         told = self._table(index, "amdsmi_get_gpu_total_ecc_count", handle)

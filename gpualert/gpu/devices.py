@@ -30,12 +30,15 @@ class Devices(Protocol):
         Also ``ecc_mode`` and ``mig``, where it has such.
         """
 
-    def sample(self) -> list[Gpu]:
+    def sample(self, *, whole: bool = False) -> list[Gpu]:
         """Each GPU as it stands, by ``index`` and ``uuid``.
 
         ``utilization`` (percent), ``memory_used`` and ``memory_total`` (bytes), ``power_w``, ``temperature_c``,
         ``energy_j`` (since the driver was loaded), ``throttle`` (what slows its clocks), ``ecc_corrected``,
         ``ecc_uncorrected``, ``remapped_rows``, ``nvlink_errors``, ``processes``; ``lost`` where it answers no more.
+
+        Args:
+            whole: Ask now also what is else asked once a minute.
         """
 
     def wait(self, timeout_s: float) -> list[Xid]:

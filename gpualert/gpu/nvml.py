@@ -189,14 +189,19 @@ class Nvml:
         mode = self._ask(index, "ecc_mode", lambda: nvml.nvmlDeviceGetEccMode(handle))
         yield "ecc_mode", mode[0] == _ENABLED if mode is not None else None
         yield "mig", ",".join(parts) if parts else None
+        yield "energy_j", self._energy(index, handle)
         yield from self._counters(index, handle)
 
     # -- how it stands -------------------------------------------------------------------------------------------------
 
-    def sample(self) -> list[Gpu]:
-        """Each GPU as it stands."""
+    def sample(self, *, whole: bool = False) -> list[Gpu]:
+        """Each GPU as it stands.
+
+        Args:
+            whole: Ask now also what is else asked once a minute.
+        """
         self._lost.clear()
-        seldom = time.monotonic() - self._asked_at >= SELDOM_S
+        seldom = whole or time.monotonic() - self._asked_at >= SELDOM_S
         if seldom:
             self._asked_at = time.monotonic()
         return [self._sampled(index, handle, seldom=seldom) for index, handle in self.handles.items()]
@@ -221,12 +226,16 @@ class Nvml:
         yield "utilization", rates.gpu if rates is not None else None
         power = self._ask(index, "power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         yield "power_w", power / 1000 if power is not None else None
-        energy = self._ask(index, "energy", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-        yield "energy_j", energy / 1000 if energy is not None else None
+        yield "energy_j", self._energy(index, handle)
         yield "temperature_c", self._ask(index, "temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, 0))
         reasons = self._ask(index, "throttle", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         yield "throttle", [name for bit, name in _THROTTLE.items() if reasons & bit] if reasons is not None else None
         yield from self._errors(index, handle)
+
+    def _energy(self, index: int, handle: Any) -> float | None:
+        """The energy counter, in joules."""
+        energy = self._ask(index, "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        return energy / 1000 if energy is not None else None
 
     def _errors(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
         nvml = self._nvml

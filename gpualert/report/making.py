@@ -184,7 +184,7 @@ def recollect(run: Run, report: dict[str, Any], settings: Settings, log: Any, *,
     """
     with step(log, "earlier attempts"):
         found = attempts.of_run(run.path, run.facts, report)
-        if found is not None and may_hold and may_be_held(report, settings):
+        if found is not None and found.same >= attempts.LOOP and may_hold and may_be_held(report, settings):
             attempts.hold(report, found, time.time())
 
 

@@ -2,7 +2,8 @@
 
 It is started a moment after the launch, so that short commands do not pay for it, and ends when our end of a pipe
 closes, also when we are killed. Back comes one line for each thing that the supervisor acts on: ``progress`` with a
-phrase, ``hang`` with the seconds of silence and why, ``over``, ``trouble``. Should it die, the run goes on without.
+phrase, ``hang`` with the seconds of silence and why, ``over``, ``broken`` for an error that a driver or the kernel told
+of, ``trouble``. Should it die, the run goes on without.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ class Collector:
         hang: The run hangs now; None while it does not.
         due: What the main thread has to tell of: ``hang``, ``hang-over``, or nothing.
         again: It is the second one of its run.
+        broken: A driver or the kernel has told of an error: also a success is worth a look.
     """
 
-    __slots__ = ("_hold", "_rest", "_told", "_trouble", "_wake", "again", "due", "hang", "pid", "progress")
+    __slots__ = ("_hold", "_rest", "_told", "_trouble", "_wake", "again", "broken", "due", "hang", "pid", "progress")
 
     def __init__(
         self, run_directory: str, task: Mapping[str, object], trouble: Trouble, wake: Callable[[], None]
@@ -78,6 +80,7 @@ class Collector:
         """
         self.progress = ""
         self.again = not task["gpus"]
+        self.broken = False
         self.hang: Hang | None = None
         self.due = ""
         self._rest = b""
@@ -147,6 +150,8 @@ class Collector:
             self.hang = None
             self.due = "hang-over"
             self._wake()
+        elif kind == "broken":
+            self.broken = True
         elif kind == "trouble":
             self._trouble.report(text[:300])
 
@@ -239,6 +244,7 @@ def start(run: Supervision) -> None:
         run.collector.tell(b"otlp " + launch.raw(endpoint))
     scribe.collector = run.collector
     if died is not None:
+        run.collector.broken = died.broken
         died.close()
 
 

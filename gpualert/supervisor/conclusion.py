@@ -204,6 +204,10 @@ def _may_go_unreported(run: Supervision) -> bool:
         return False  # who keeps figures wants the end of each run
     if run.told.switch("dry_run") or (run.membership is not None and run.membership.somebody_failed()):
         return False
+    if run.collector is not None:
+        run.collector.look()  # it may have heard of something a moment ago
+        if run.collector.broken:
+            return False
     path = f"{run.journal.directory.path}/{LOG_NAME}"
     watch = run.scribe.watch if run.scribe is not None else None
     return (watch or quiet.Watch(path)).is_quiet()

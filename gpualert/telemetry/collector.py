@@ -87,12 +87,12 @@ class Collector:
 
     def run(self) -> None:
         """Look until the supervisor wants an end, or is gone."""
-        used = time.process_time()
-        pause = 0.0
+        pause, used = 0.0, None
         while not self._wait(pause):
             self._attempt(self._look)
-            used, before = time.process_time(), used
-            pause = max(self._every_s, (used - before) / SHARE)
+            before, used = used, time.process_time()
+            # The first look loads what the later ones use (the GPUs' driver too), which is paid once.
+            pause = self._every_s if before is None else max(self._every_s, (used - before) / SHARE)
         self._attempt(self._finish)
 
     def _wait(self, seconds: float) -> bool:
@@ -168,7 +168,7 @@ class Collector:
         activity, gpus = self._tree.sample(), self._gpus.latest()
         self._kernel.job.pids.update(one.pid for one in self._tree.processes())
         output = self._output.new_text()
-        self._tracker.add(formats.read(output), time.time(), now)
+        self._tracker.add(formats.read(output + self._output.unfinished), time.time(), now)
         progress = self._tracker.state() or {}
         sample = {
             "cpu_s": activity.cpu_s,
@@ -189,7 +189,7 @@ class Collector:
             log_bytes=self._log_bytes,
             cpu_s=activity.cpu_s,
             io_bytes=activity.io_bytes,
-            step=progress.get("step"),
+            step=progress.get("step", progress.get("epoch")),
             states=activity.states,
             fresh=self._repetition.fresh(output) if output else None,
             gpus=tuple((_real(gpu, "utilization"), _real(gpu, "memory_used"), _real(gpu, "power_w")) for gpu in gpus),
@@ -204,8 +204,11 @@ class Collector:
     def _note_events(self) -> None:
         for event in self._gpus.xids():
             self._add("xid", event.as_dict(), event.at_us)
+            self._tell("broken")
         for line in self._kernel.read():
             self._add("kernel", {"text": line.text, "about": line.about}, line.at_us)
+            if line.about == "own":
+                self._tell("broken")
 
     def _follow_progress(self, now: float, *, last: bool = False) -> None:
         state = self._tracker.state()

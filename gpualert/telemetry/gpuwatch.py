@@ -68,16 +68,16 @@ class GpuWatch:
                 self._wanted.clear()
                 self._sample(devices)
         self._note(devices.wait(WAIT_S / 2))  # the driver tells of what ended the job a moment later
-        self._sample(devices)
+        self._sample(devices, whole=True)  # a link may have failed since it was asked about
         devices.close()
 
     def _note(self, xids: list[Xid]) -> None:
         with self._lock:
             self._xids += xids
 
-    def _sample(self, devices: Devices) -> None:
+    def _sample(self, devices: Devices, *, whole: bool = False) -> None:
         self._asked_at = time.monotonic()
-        latest = devices.sample()
+        latest = devices.sample(whole=whole)
         self._asked_at = None
         with self._lock:
             self._latest = latest

@@ -14,6 +14,11 @@ class Output:
 
     __slots__ = ("_at", "_directory", "_rest")
 
+    @property
+    def unfinished(self) -> str:
+        """The start of a line that is still to come; of a progress bar all that there is of it."""
+        return self._rest.decode("utf-8", "replace")
+
     def __init__(self, run_directory: str) -> None:
         """Nothing is read yet.
 

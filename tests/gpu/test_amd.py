@@ -108,6 +108,7 @@ def test_a_gpu_is_told_of_as_one_of_nvidias(binding: Binding, tmp_path: Path) ->
         "name": "MI300X",
         "memory_used": 150 * GIB,
         "memory_total": 192 * GIB,
+        "energy_j": 31.0,
         "ecc_corrected": 3,
         "ecc_uncorrected": 0,
     }

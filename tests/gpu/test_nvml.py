@@ -30,7 +30,8 @@ def opened(asking: Asking) -> Opened:
     return open_devices
 
 
-def test_a_healthy_gpu_is_told_of_in_full(opened: Opened) -> None:
+def test_a_healthy_gpu_is_told_of_in_full(opened: Opened, script: Script) -> None:
+    script.set("3.energy_j", 5.5)
     devices = opened()
     assert devices("devices.vendor") == "nvidia"
     assert devices("devices.driver()") == {"driver": "550.54.15", "cuda": "12.4", "nvml": "12.550.54.15"}
@@ -43,6 +44,7 @@ def test_a_healthy_gpu_is_told_of_in_full(opened: Opened) -> None:
         "memory_total": 141 * GIB,
         "power_limit_w": 700.0,
         "ecc_mode": True,
+        "energy_j": 5.5,
         "ecc_corrected": 0,
         "ecc_uncorrected": 0,
         "processes": 0,
@@ -94,8 +96,7 @@ def test_a_field_changes_as_the_driver_says(opened: Opened, script: Script) -> N
     for key, (value, fields) in SCRIPTED.items():
         script.set("3.energy_j", 0)
         script.set(f"3.{key}", value)
-        devices("setattr(devices, '_asked_at', -1e9)")
-        assert devices("devices.sample()[3]") == {**before, **fields}
+        assert devices("devices.sample(whole=True)[3]") == {**before, **fields}
         script.remove(f"3.{key}")
 
 
@@ -142,14 +143,12 @@ def test_an_unsupported_call_leaves_its_fields_out_alone_and_is_not_made_again(
     devices = opened()
     full = set(devices("devices.sample()[3]"))
     script.set(f"3.error.{call}", NOT_SUPPORTED)
-    devices("setattr(devices, '_asked_at', -1e9)")
-    sample = devices("devices.sample()")
+    sample = devices("devices.sample(whole=True)")
     assert set(sample[3]) == full - fields
     assert set(sample[2]) == full
     script.remove(f"3.error.{call}")
     script.set(f"3.hang.{call}", 3600)  # whoever makes it now waits in vain
-    devices("setattr(devices, '_asked_at', -1e9)")
-    assert set(devices("devices.sample()[3]")) == full - fields
+    assert set(devices("devices.sample(whole=True)[3]")) == full - fields
 
 
 @pytest.mark.parametrize(("call", "fields"), CALLS.items())
@@ -157,11 +156,9 @@ def test_a_call_that_fails_once_is_made_again(opened: Opened, script: Script, ca
     devices = opened()
     full = set(devices("devices.sample()[3]"))
     script.set(f"3.error.{call}", UNKNOWN)
-    devices("setattr(devices, '_asked_at', -1e9)")
-    assert set(devices("devices.sample()[3]")) == full - fields
+    assert set(devices("devices.sample(whole=True)[3]")) == full - fields
     script.remove(f"3.error.{call}")
-    devices("setattr(devices, '_asked_at', -1e9)")
-    assert set(devices("devices.sample()[3]")) == full
+    assert set(devices("devices.sample(whole=True)[3]")) == full
 
 
 @pytest.mark.parametrize(
@@ -375,6 +372,13 @@ def test_a_driver_that_hangs_holds_nobody_up(watching: Asking, script: Script) -
     watching("setattr(watch, '_asked_at', time.monotonic() - 61)")
     assert watching("watch.unanswered_s()") >= 61
     assert watching("watch.finish(0.05)") is None
+
+
+def test_errors_of_links_at_the_very_end_are_seen(watching: Asking, script: Script) -> None:
+    _watching(watching, "watch.latest()")
+    script.set("3.nvlink_errors", 12)
+    watching("watch.finish(60)")
+    assert watching("watch.latest()")[3]["nvlink_errors"] == 12
 
 
 def test_an_xid_at_the_very_end_is_heard(watching: Asking, script: Script) -> None:

@@ -151,7 +151,7 @@ def test_an_xid_from_before_the_run_is_not_its_own(plain: Gpualert, libraries: P
 
 
 def test_an_xid_of_a_run_that_succeeds_is_a_warning(plain: Gpualert, libraries: Path, script: Script) -> None:
-    run = Run(plain, environment(libraries, script), "CUDA memory: 90 % used; saved the model", 0)
+    run = Run(plain, environment(libraries, script), "saved the model", 0)
     run.watched()
     script.event(3, 94)
     run.told(94)
