@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpualert.diagnosis import Facts, signs
 from gpualert.diagnosis.machine import GpuFault, Hang, KernelLine, Machine, Pressure, Xid
+from gpualert.report.ownership import Ownership
 from gpualert.report.timeline import seconds_of
 from gpualert.rundir.clock import rfc3339
 from gpualert.telemetry import record
@@ -50,7 +51,7 @@ def with_telemetry(facts: Facts, run: Run) -> Facts:
         return replace(facts, hang=hang)
     times = _Times(run)
     watched = next((found for line in telemetry.of("inventory") if (found := _rows(line.get("gpus")))), [])
-    owned = _Owned(watched, run.facts)
+    owned = Ownership(watched, run.facts)
     machine = Machine(
         times.ended,
         tuple(_xids(telemetry, owned, times)),
@@ -111,56 +112,6 @@ class _Times:
         return self.ended is None or at <= self.ended + AFTER_S
 
 
-class _Owned:
-    """The job's GPUs, and which of them is this rank's own."""
-
-    def __init__(self, watched: Sequence[dict[str, Any]], facts: dict[str, Any]) -> None:
-        self._watched = watched
-        self._local = facts.get("local_rank")
-        self._one_each = _one_each(facts, len(watched))
-
-    def place(self, told: dict[str, Any]) -> int | None:
-        """The place among the job's GPUs of the one that something is told of; None where it is not among them."""
-        for matches in (_same_uuid, _same_bus, _same_index):
-            for place, row in enumerate(self._watched):
-                if matches(told, row):
-                    return place
-        return None
-
-    def knows(self, told: dict[str, Any]) -> bool:
-        """Whether something is told of a GPU of the job; where nobody has listed them, of any."""
-        return not self._watched or self.place(told) is not None
-
-    def neighbours(self, told: dict[str, Any]) -> bool:
-        """Whether the GPU is another rank's."""
-        place = self.place(told)
-        return self._one_each and place is not None and place != self._local
-
-
-def _one_each(facts: dict[str, Any], gpus: int) -> bool:
-    """Whether each rank of the node has one of its GPUs, the one with its local number, as torchrun's ranks have."""
-    local, rank, size = facts.get("local_rank"), facts.get("rank"), facts.get("world_size")
-    if not isinstance(local, int) or not isinstance(rank, int) or not isinstance(size, int) or not 0 <= local < gpus:
-        return False
-    # The first rank of a node may be its only one, with all GPUs: then the ranks' numbers count nodes.
-    return gpus > 1 and (local > 0 or (size >= gpus and size % gpus == 0 and rank % gpus == 0))
-
-
-def _same_uuid(told: dict[str, Any], row: dict[str, Any]) -> bool:
-    return bool(told.get("uuid")) and told.get("uuid") == row.get("uuid")
-
-
-def _same_bus(told: dict[str, Any], row: dict[str, Any]) -> bool:
-    one, other = told.get("pci"), row.get("pci")
-    return isinstance(one, str) and isinstance(other, str) and bool(one) and signs.bus(one) == signs.bus(other)
-
-
-def _same_index(told: dict[str, Any], row: dict[str, Any]) -> bool:
-    index = told.get("gpu", told.get("index"))
-    exact = any(told.get(name) and row.get(name) for name in ("uuid", "pci"))
-    return not exact and index is not None and index == row.get("index")
-
-
 def _rows(value: Any) -> list[dict[str, Any]]:
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
@@ -181,9 +132,10 @@ def _text(value: Any, limit: int = 120) -> str:
 # -- the driver --------------------------------------------------------------------------------------------------------
 
 
-def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
+def _xids(telemetry: Telemetry, owned: Ownership, times: _Times) -> Iterator[Xid]:
     """The first Xid of each kind and GPU."""
     told: set[tuple[int, int | None, str]] = set()
+    steps, sizes = _series(telemetry.of("progress"), "step"), _series(telemetry.samples, "log_bytes")
     for line in sorted(telemetry.of("xid"), key=lambda line: seconds_of(line["at"]) or 0.0):
         at, code, gpu = seconds_of(line["at"]), _whole(line.get("code"), CODE_MAX), _whole(line.get("gpu"), INDEX_MAX)
         pci = _text(line.get("pci"), 20).lower()
@@ -197,8 +149,8 @@ def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
             gpu,
             pci,
             at,
-            survived=_survived(telemetry.of("progress"), at),
-            printed_after=_printed_after(telemetry.samples, at, times.stopped),
+            survived=_survived(steps, at),
+            printed_after=_printed_after(sizes, at, times.stopped),
             place=owned.place(line),
             neighbour=owned.neighbours(line),
         )
@@ -206,13 +158,16 @@ def _xids(telemetry: Telemetry, owned: _Owned, times: _Times) -> Iterator[Xid]:
             return
 
 
-def _survived(progress: Iterable[dict[str, Any]], at: float) -> bool:
+def _series(lines: Iterable[dict[str, Any]], name: str) -> list[tuple[float, float]]:
+    """When a number was seen, and what it was."""
+    told = ((seconds_of(line["at"]), line.get(name)) for line in lines)
+    return [(at, value) for at, value in told if at is not None and isinstance(value, int | float)]
+
+
+def _survived(steps: Iterable[tuple[float, float]], at: float) -> bool:
     """Whether training went on after a moment, by the steps that it printed."""
     before, after = 0.0, 0.0
-    for line in progress:
-        step, when = line.get("step"), seconds_of(line["at"])
-        if not isinstance(step, int | float) or when is None:
-            continue
+    for when, step in steps:
         if when <= at + WENT_ON_S:
             before = max(before, step)
         else:
@@ -220,12 +175,11 @@ def _survived(progress: Iterable[dict[str, Any]], at: float) -> bool:
     return after > before
 
 
-def _printed_after(samples: Iterable[dict[str, Any]], at: float, until: float | None) -> bool:
+def _printed_after(sizes: Iterable[tuple[float, float]], at: float, until: float | None) -> bool:
     """Whether output went on for longer than a minute after a moment."""
     before, after = None, None
-    for line in samples:
-        size, when = line.get("log_bytes"), seconds_of(line["at"])
-        if not isinstance(size, int | float) or when is None or (until is not None and when > until):
+    for when, size in sizes:
+        if until is not None and when > until:
             continue
         if when <= at + WENT_ON_S or before is None:
             before = size
@@ -233,7 +187,7 @@ def _printed_after(samples: Iterable[dict[str, Any]], at: float, until: float | 
     return before is not None and after is not None and after > before
 
 
-def _faults(samples: Sequence[dict[str, Any]], owned: _Owned) -> Iterator[GpuFault]:
+def _faults(samples: Sequence[dict[str, Any]], owned: Ownership) -> Iterator[GpuFault]:
     """GPUs whose counters rose, or whose state turned bad, from the first sample to the last."""
     first: dict[Any, dict[str, Any]] = {}
     last: dict[Any, dict[str, Any]] = {}

@@ -29,7 +29,7 @@ def _at(seconds: float) -> str:
 
 def _line(told: dict[str, Any]) -> dict[str, Any]:
     line = {"at": _at(told["t"]), **{key: value for key, value in told.items() if key != "t"}}
-    if isinstance(line.get("since"), int) and abs(line["since"]) < 1e9:  # in the years that a date can have
+    if type(line.get("since")) is int and abs(line["since"]) < 10**9:
         line["since"] = _at(line["since"])
     if isinstance(line.get("gpu"), int) and "pci" not in line and 0 <= line["gpu"] < 16:
         line["pci"] = f"0000:c{line['gpu']:x}:00.0"
