@@ -70,6 +70,7 @@ def cost(seconds: float, work: Path) -> list[Row]:
         seconds: How long to measure.
         work: A directory to work in.
     """
+    work = work / "collector"  # no other run shall lie here
     libraries = build(work / "nvml")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
     argv = [sys.executable, "-I", str(REPOSITORY / "gpualert" / "__main__.py"), "run", "--log-dir", f"{work}/runs"]
