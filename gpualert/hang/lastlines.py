@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpualert.rundir import assembly, index, regular
 from gpualert.rundir.clock import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOOK_BYTES = 1 << 20
 RANKS_MAX, LINE_MAX = 128, 200
@@ -24,11 +27,12 @@ _RANK = re.compile(
 )
 
 
-def of(run_directory: str) -> list[dict[str, Any]]:
+def of(run_directory: str, mask: Callable[[str], str] = lambda text: text) -> list[dict[str, Any]]:
     """The last line of each rank in the end of the run's output.
 
     Args:
         run_directory: The run's directory.
+        mask: Masks secrets, before anything is shortened.
 
     Returns:
         ``rank``, ``line`` and ``at`` (RFC 3339, missing where that is not known), by rank; empty where no line tells a
@@ -50,7 +54,7 @@ def of(run_directory: str) -> list[dict[str, Any]]:
     for raw in reversed(lines):
         match = _RANK.match(raw[: 4 * LINE_MAX].decode("utf-8", "replace"))
         if match is not None:
-            text = _printable(match.string[match.end() :])
+            text = mask(_printable(match.string[match.end() :]))
             rank = int(next(group for group in match.groups() if group is not None))
             if text and rank not in found:
                 found[rank] = (text[:LINE_MAX], left)

@@ -25,13 +25,16 @@ PROCESSES_MAX, COMMAND_MAX, KERNEL_MAX, NOTES_MAX = 128, 200, 48, 24
 _GRACE_S = 1.0
 
 
-def capture(tree: Tree, run_directory: str, deadline: float) -> dict[str, Any]:
+def capture(
+    tree: Tree, run_directory: str, deadline: float, mask: Callable[[str], str] = lambda text: text
+) -> dict[str, Any]:
     """Look at a job that hangs.
 
     Args:
         tree: Its processes.
         run_directory: The run's directory.
         deadline: When to be done, on the monotonic clock.
+        mask: Masks secrets, before anything is shortened.
 
     Returns:
         Plain values, at most 200 KiB as JSON: ``processes``, ``kernel`` and ``stacks`` (each ``pids``, ``names``,
@@ -42,8 +45,8 @@ def capture(tree: Tree, run_directory: str, deadline: float) -> dict[str, Any]:
     processes = tree.processes()
     scene: dict[str, Any] = {"processes": [], "stacks": [], "kernel": [], "flight": None, "ranks": [], "notes": []}
     parts = _Parts(scene["notes"], deadline)
-    parts.run("the processes' commands", 0.2, lambda _: scene.update(processes=_processes(processes)))
-    parts.run("each rank's last line", 0.2, lambda _: scene.update(ranks=lastlines.of(run_directory)))
+    parts.run("the processes' commands", 0.2, lambda _: scene.update(processes=_processes(processes, mask)))
+    parts.run("each rank's last line", 0.2, lambda _: scene.update(ranks=lastlines.of(run_directory, mask)))
     # What the kernel says comes before the stacks: a tracer stops what it looks at.
     parts.run(
         "what the kernel says",
@@ -93,7 +96,7 @@ class _Parts:
             self._notes.append(f"{name}: what it has to look at does not answer")
 
 
-def _processes(processes: list[Process]) -> list[dict[str, Any]]:
+def _processes(processes: list[Process], mask: Callable[[str], str]) -> list[dict[str, Any]]:
     found = []
     for one in processes[:PROCESSES_MAX]:
         command = content(f"/proc/{one.pid}/cmdline", 4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
@@ -101,7 +104,7 @@ def _processes(processes: list[Process]) -> list[dict[str, Any]]:
             "pid": one.pid,
             "parent": one.parent,
             "name": one.name,
-            "command": command[:COMMAND_MAX],
+            "command": mask(command)[:COMMAND_MAX],
             "state": one.state,
             "cpu_s": round(one.ticks / TICKS, 2),
             "rss": one.rss,

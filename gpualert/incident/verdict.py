@@ -75,7 +75,7 @@ class _Incident:
             about_all = not elsewhere and fact.node is None
             if not (about_it or on_node or about_all) or fact.finding is None or rank.state in ("succeeded", "waiting"):
                 continue
-            if about_it and rank.finding is not None and rank.finding.cls == fact.finding.cls:
+            if about_it and self._is_told_by_itself(fact, rank):
                 self.used.append(fact)  # its own log or report says the same
                 rank = rank if rank.broke_at is not None else replace(rank, broke_at=moved(fact.at, rank))
                 continue
@@ -98,6 +98,12 @@ class _Incident:
         unseen = [(number, fact) for number, fact in told.items() if number is not None and number not in seen]
         self.used += [fact for _, fact in unseen]
         return [Rank(f.name or f"rank {n}", n, f.node, "waiting", f.finding, broke_at=f.at) for n, f in unseen]
+
+    @staticmethod
+    def _is_told_by_itself(fact: MachineFact, rank: Rank) -> bool:
+        """Whether a rank's own log or report says of its GPU what its driver told."""
+        told, seen = rank.finding, fact.finding
+        return told is not None and seen is not None and seen.family == "hardware" and told.cls == seen.cls
 
     def _explains(self, fact: MachineFact, rank: Rank, *, disrupts: bool) -> bool:
         """Whether a fact says more of a rank than its own log: the log shows a symptom, or nothing, and not before."""

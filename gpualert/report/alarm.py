@@ -51,6 +51,8 @@ def sound(directory: str, deadline: float) -> None:
     report = building.running(so_far(run), datetime.now(UTC), mask)
     report["hang"] = {**(report["hang"] or _unrecorded(report)), "action": settings.hang.action}
     with _locked(directory, deadline) as fd, making.step(log, "tell of the hang"):
+        if _read(fd).get("outcomes"):
+            return  # by a collector before this one: it is the same hang
         saying = _say_to_cluster(report)
         if _wanted(settings) and _is_first(run, settings):
             told = _tell(directory, "hang", report, settings, mask, deadline)

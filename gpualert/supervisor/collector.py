@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WITHOUT_GPU_AFTER_S = 3.0
 """How long after the launch it is started. With a GPU at once: an Xid that comes before the driver knows of us is lost,
 while without one nothing is missed in the first seconds."""
-UNKILLABLE_S = 5.0
-"""How long after SIGKILL a child that does not end is told of."""
+MEMORY_LEAST = 512 << 20
+"""With a memory limit below this, in bytes, there is no room for a second process beside the job."""
 END_PATIENCE_S = 1.0
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _LINE_MAX = 4096
@@ -118,18 +118,20 @@ class Collector:
         Args:
             line: The number of bytes that the command has written, or ``otlp`` and the receiver's URL.
         """
-        if self._hold >= 0:
+        hold = self._hold
+        if hold >= 0:
             try:
-                posix.write(self._hold, line + b"\n")
+                posix.write(hold, line + b"\n")
             except OSError:
                 pass  # it is busy, or gone
 
     def look(self) -> None:
         """Take what it has told us; called by the scribe."""
-        if self._told < 0:
+        told = self._told
+        if told < 0:
             return
         try:
-            data = posix.read(self._told, 1 << 16)
+            data = posix.read(told, 1 << 16)
         except OSError:
             return  # nothing yet
         lines = (self._rest + data).split(b"\n")
@@ -166,10 +168,9 @@ class Collector:
         if hang is None or run.told.text("hang.action") != "terminate":
             run.tell(due)
             return
-        run.ended_for_hang = {"terminated": True, "silent_s": hang.silent_s, "why": hang.why}
-        killed_at = run.end("hang")
-        # What waits in the kernel for a dead file server takes no signal: then nobody would hear of it.
-        run.timers.set("unkillable", killed_at + UNKILLABLE_S)
+        if not run.timed_out:  # else it is being ended already
+            run.ended_for_hang = {"terminated": True, "silent_s": hang.silent_s, "why": hang.why}
+            run.end("hang")
 
     def ended(self, pid: int, run: Supervision) -> None:
         """A process of ours has ended: perhaps this one.
@@ -197,9 +198,9 @@ class Collector:
         """
         if log is not None:
             self.tell(b"%d" % log.total)
-        if self._hold >= 0:
-            posix.close(self._hold)
-            self._hold = -1
+        hold, self._hold = self._hold, -1  # first: the scribe must not write into what somebody else opens then
+        if hold >= 0:
+            posix.close(hold)
 
     def close(self) -> None:
         """Give its descriptors back: it has died."""
@@ -227,6 +228,9 @@ def start(run: Supervision) -> None:
     directory, scribe = run.journal.directory, run.scribe
     if directory is None or scribe is None or scribe.inline:
         return
+    limit = scribe.first.limit
+    if limit is not None and limit < MEMORY_LEAST:
+        return
     died = run.collector
     due = run.launched_at + WITHOUT_GPU_AFTER_S
     if died is None and time.monotonic() < due and not _has_gpu(run.journal.facts.get("gpus")):
@@ -244,7 +248,7 @@ def start(run: Supervision) -> None:
         run.collector.tell(b"otlp " + launch.raw(endpoint))
     scribe.collector = run.collector
     if died is not None:
-        run.collector.broken = died.broken
+        run.collector.broken, run.collector.hang = died.broken, died.hang
         died.close()
 
 

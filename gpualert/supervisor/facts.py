@@ -227,7 +227,7 @@ def collect(
         if isinstance(value, str):
             options[key] = redaction.mask(value)
     receiver = options.get("telemetry.otlp")
-    if isinstance(receiver, str) and "@" in receiver:
-        del options["telemetry.otlp"]  # a password may be in it
+    if isinstance(receiver, str):
+        del options["telemetry.otlp"]  # a password or a token may be in it; the reporter is told otherwise
     facts["options"] = options
     return facts

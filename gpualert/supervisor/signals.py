@@ -108,6 +108,21 @@ def wake(thread: int) -> None:
     _signal.pthread_kill(thread, _signal.SIGCHLD)
 
 
+def is_there(pid: int) -> bool:
+    """Whether there is such a process, also one that may not be signalled.
+
+    Args:
+        pid: Its process id.
+    """
+    try:
+        posix.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # another user's
+    return True
+
+
 def send(pid: int, number: int, *, group: bool = False) -> bool:
     """Send a signal to a process, or to its process group.
 

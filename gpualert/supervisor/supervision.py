@@ -29,6 +29,8 @@ TERMINATION_LOG = "/dev/termination-log"
 LOOK_AGAIN_S = 0.5
 PROGRESS_AT_MOST_EVERY_S = 10.0
 THREADLESS_STEP_S = 0.02
+UNKILLABLE_S = 5.0
+"""How long after SIGKILL a hanging child that does not end is told of."""
 COLLECT_AFTER_S = 0.7
 """When it is decided whether the run is measured: short commands shall not pay for it."""
 
@@ -319,6 +321,9 @@ class Supervision:
             self.end("timeout", after_s=self.told.duration("run.timeout"))
         if self.timers.take("kill"):
             self._deliver(_signal.SIGKILL)
+            if self.ended_for_hang is not None:
+                # What waits in the kernel for a dead file server takes no signal: then nobody would hear of it.
+                self.timers.set("unkillable", time.monotonic() + UNKILLABLE_S)
         if self.timers.take("collect"):
             from gpualert.supervisor import collector  # noqa: PLC0415  (not for commands that end at once)
 
@@ -336,23 +341,18 @@ class Supervision:
         if self._job.terminal is not None:
             self._job.terminal.look_around()
 
-    def end(self, reason: str, **fields: object) -> float:
+    def end(self, reason: str, **fields: object) -> None:
         """End the child: a request now, force after a while.
 
         Args:
             reason: What the journal calls it.
             fields: What it says of it.
-
-        Returns:
-            When force is used, on the monotonic clock.
         """
-        killed_at = time.monotonic() + (self.told.duration("run.kill_after") or 0)
-        self.timers.set("kill", killed_at)
+        self.timers.set_earlier("kill", time.monotonic() + (self.told.duration("run.kill_after") or 0))
         if self.scribe is not None:
             self.scribe.post(reason, **fields)
         self._deliver(_signal.SIGTERM)
         self._deliver(_signal.SIGCONT)  # a stopped process would not see it
-        return killed_at
 
     def _deliver(self, number: int) -> bool:
         if self.ending is not None or not self.child:
@@ -424,14 +424,18 @@ class Supervision:
         """We have no process left to wait for: the child is somebody else's now, and only its end can be seen."""
         if self.ending is not None or not self.child:
             return
-        if signals.send(self.child, 0):
+        if signals.is_there(self.child):
             self.timers.set("look", time.monotonic() + LOOK_AGAIN_S)
         else:
             self._child_ended(Ending(CALLED_WRONGLY), None)
 
     def _look_whether_lost(self) -> None:
-        """With processes of our own to wait for, the kernel does not tell that the child is not among them."""
-        if self.collector is not None and self.collector.pid and self.child and not signals.send(self.child, 0):
+        """With processes of our own to wait for, the kernel does not tell that the child is not among them.
+
+        A child that has ended stays a zombie until we take its status; that of a pseudo-terminal is its monitor's.
+        """
+        ours = self._job.terminal is None and self.collector is not None and self.collector.pid
+        if ours and self.child and not signals.is_there(self.child):
             self._look_for_lost_child()
 
     def _last_status(self, pid: int, code: int, usage: reap.Usage | None) -> None:

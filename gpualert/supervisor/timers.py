@@ -22,6 +22,15 @@ class Timers:
         """
         self._at[name] = at
 
+    def set_earlier(self, name: str, at: float) -> None:
+        """Let something be due, unless it is due before that.
+
+        Args:
+            name: What.
+            at: When, on the monotonic clock.
+        """
+        self._at[name] = min(self._at.get(name, at), at)
+
     def take(self, name: str) -> bool:
         """Whether something is due; if so it is over with that.
 

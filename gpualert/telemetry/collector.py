@@ -48,6 +48,15 @@ SCENE_S = 25.0
 """How long the stacks of a hanging job may take."""
 GPU_END_S = 0.8
 FDS_MAX = 1 << 16
+_FAULTS = {
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE,
+    signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP,
+}  # fmt: skip
+"""What is not ignored: what cannot be, what a fault brings, and SIGCHLD, without which no status is to be had."""
+PIDS_KEPT_S = 120.0
+"""How long a process id counts as the job's after it was seen: then it may be somebody else's."""
+XIDS_MAX = 50
+"""How many Xids of one number and GPU are written."""
 
 
 class Collector:
@@ -70,11 +79,14 @@ class Collector:
         self._due = {"sample": 0.0, "progress": 0.0, "textfile": 0.0}
         self._hanging: Suspicion | None = None
         self._step_told = ""
-        self._inventoried = False
+        self._inventoried = self._broken = False
         self._tree = Tree(task.supervisor, {os.getpid()})
         self._output = Output(task.directory)
         self._tracker = Tracker()
         self._rhythm = Rhythm(task.hang_after_s, task.hang_warmup_s) if task.hang_after_s else None
+        self._pids: dict[int, float] = {}
+        self._xids: dict[tuple[int, int], int] = {}
+        self._exporter = 0
         self._repetition = Repetition()
         self._thinning = Thinning()
         self._group = ControlGroup()
@@ -115,7 +127,7 @@ class Collector:
         if line.isdigit():
             self._log_bytes = int(line)
         elif line.startswith(b"otlp "):
-            self._attempt(lambda: _export(self._task.directory, line[5:]))
+            self._attempt(lambda: self._export(line[5:]))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         """Do a step; what goes wrong is told once."""
@@ -137,23 +149,36 @@ class Collector:
             with contextlib.suppress(OSError):  # it may be gone, or not listen
                 os.write(self._task.tell, self._mask(line).replace("\n", " ").encode("utf-8", "replace") + b"\n")
 
+    def _export(self, endpoint: bytes) -> None:
+        """Have the figures sent to an OTLP receiver, by a process of its own: the SDK is many times as large."""
+        os.environb[b"GPUALERT_OTLP"] = endpoint  # not an argument: the URL may hold a secret
+        self._exporter = reporter.start_process("telemetry.otlp", [os.fsencode(self._task.directory)], stderr=2)
+
+    def _reap(self) -> None:
+        if self._exporter:
+            with contextlib.suppress(ChildProcessError):
+                ended, _ = os.waitpid(self._exporter, os.WNOHANG)
+                self._exporter = 0 if ended else self._exporter
+
     # -- one look ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         now = time.monotonic()
-        self._take_inventory()
         sample, moment = self._sample(now)
         self._thinning.add(sample)
-        self._note_events()
-        self._follow_progress(now)
+        # Each alone: what a full disk does not take must not keep the rest from being seen.
+        self._attempt(self._take_inventory)
+        self._attempt(self._note_events)
+        self._attempt(lambda: self._follow_progress(now))
         if now >= self._due["sample"]:
             self._due["sample"] = now + write_every_s(now - self._began)
-            self._write_samples()
+            self._attempt(self._write_samples)
         if self._textfile is not None and now >= self._due["textfile"]:
             self._due["textfile"] = now + TEXTFILE_EVERY_S
             self._put(self._textfile, sample)
-        if self._rhythm is not None and not self._is_suspended():
+        if self._rhythm is not None and moment.states and not self._is_suspended():
             self._mind_hang(self._rhythm, moment)
+        self._reap()
 
     def _take_inventory(self) -> None:
         watch = self._gpus
@@ -166,7 +191,10 @@ class Collector:
     def _sample(self, now: float) -> tuple[dict[str, Any], Moment]:
         """What is to be seen now, for the file and for the detector."""
         activity, gpus = self._tree.sample(), self._gpus.latest()
-        self._kernel.job.pids.update(one.pid for one in self._tree.processes())
+        self._pids |= {one.pid: now for one in self._tree.processes()}
+        self._pids = {pid: at for pid, at in self._pids.items() if now - at < PIDS_KEPT_S}
+        self._kernel.job.pids.clear()
+        self._kernel.job.pids.update(self._pids)
         output = self._output.new_text()
         self._tracker.add(formats.read(output + self._output.unfinished), time.time(), now)
         progress = self._tracker.state() or {}
@@ -203,12 +231,22 @@ class Collector:
 
     def _note_events(self) -> None:
         for event in self._gpus.xids():
-            self._add("xid", event.as_dict(), event.at_us)
-            self._tell("broken")
+            seen = self._xids[event.code, event.gpu] = self._xids.get((event.code, event.gpu), 0) + 1
+            self._tell_broken()
+            if seen <= XIDS_MAX:
+                self._add("xid", event.as_dict(), event.at_us)
         for line in self._kernel.read():
-            self._add("kernel", {"text": line.text, "about": line.about}, line.at_us)
             if line.about == "own":
-                self._tell("broken")
+                self._tell_broken()
+            self._add("kernel", {"text": line.text, "about": line.about}, line.at_us)
+        silent = self._gpus.unanswered_s()
+        if silent:
+            self._complain("the GPUs' driver does not answer any more: their figures end here")
+
+    def _tell_broken(self) -> None:
+        if not self._broken:
+            self._broken = True
+            self._tell("broken")
 
     def _follow_progress(self, now: float, *, last: bool = False) -> None:
         state = self._tracker.state()
@@ -218,8 +256,8 @@ class Collector:
         if phrase != self._step_told and (last or now >= self._due["progress"]):
             self._step_told = phrase
             self._due["progress"] = now + (PROGRESS_EVERY_S if now - self._began > PROGRESS_EVERY_S else LOOK_EVERY_S)
-            self._add("progress", state)
             self._tell(f"progress {phrase}")
+            self._add("progress", state)
 
     def _add(self, kind: str, fields: dict[str, Any], at_us: int | None = None) -> None:
         told = _masked(fields, self._mask)
@@ -251,16 +289,16 @@ class Collector:
         state = "over" if suspicion.state == "over" else "suspected"
         told = {"state": state, "silent_s": suspicion.silent_s, "since": since, "why": suspicion.why}
         if suspicion.state == "over":
-            self._add("hang", told)
+            self._attempt(lambda: self._add("hang", told))
             self._tell("over")
             return
         from gpualert.hang import scene  # noqa: PLC0415  (only where a run hangs)
 
         try:
-            told["scene"] = scene.capture(self._tree, self._task.directory, time.monotonic() + SCENE_S)
+            told["scene"] = scene.capture(self._tree, self._task.directory, time.monotonic() + SCENE_S, self._mask)
         except Exception as error:  # noqa: BLE001  (that it hangs is told all the same)
             told["scene"] = {"notes": [f"the stacks could not be taken ({type(error).__name__}: {error})"]}
-        self._add("hang", told)
+        self._attempt(lambda: self._add("hang", told))  # a full disk must not keep it from being told
         self._tell(f"hang {suspicion.silent_s:.1f} {suspicion.why}")
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -284,12 +322,6 @@ def _real(gpu: dict[str, object], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _export(run_directory: str, endpoint: bytes) -> None:
-    """Have the figures sent to an OTLP receiver, by a process of its own: the SDK is many times as large as we are."""
-    os.environb[b"GPUALERT_OTLP"] = endpoint  # not an argument: the URL may hold a secret
-    reporter.start_process("telemetry.otlp", [os.fsencode(run_directory)], stderr=2)
-
-
 def _masked(value: Any, mask: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return mask(value)
@@ -300,8 +332,10 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Any:
 
 def main() -> None:
     """The collector's whole life."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with the run, also when all that is left over is ended
+    # It ends with the run, also when all that is left over is ended, and a batch system signals all processes.
+    for number in signal.valid_signals() - _FAULTS:
+        with contextlib.suppress(OSError):
+            signal.signal(number, signal.SIG_IGN)
     os.nice(10)
     task = Task.parse(sys.argv[1:])
     # Descriptors of the job that we were born with: whoever waits for their end must not wait for ours.

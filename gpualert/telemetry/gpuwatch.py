@@ -85,6 +85,8 @@ class GpuWatch:
     def latest(self) -> list[dict[str, object]]:
         """The last sample; asks for the next one."""
         self._wanted.set()
+        if self.unanswered_s():
+            return []  # what was, is not what is
         with self._lock:
             return list(self._latest)
 

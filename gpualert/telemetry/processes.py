@@ -199,12 +199,11 @@ class Tree:
             way = []
             while pid not in ours and pid in new and pid not in way:
                 way.append(pid)
-                parent = new[pid][0]
-                if parent == self.root:
-                    ours[pid] = self._is_ours(pid)
-                pid = parent  # noqa: PLW2901  (up to somebody who is known)
-            for one in way:
-                ours.setdefault(one, ours.get(pid, False))
+                pid = new[pid][0]  # noqa: PLW2901  (up to somebody who is known)
+            for one in reversed(way):
+                parent = new[one][0]
+                # What a process like us has started is the job's: that is the monitor of a pseudo-terminal.
+                ours[one] = self._is_ours(one) if parent == self.root else ours.get(parent, False) is not False
         for pid, stat in new.items():
             if ours[pid]:
                 self._known[pid] = Process(pid, stat[0], stat[1])

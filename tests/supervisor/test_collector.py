@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from conftest import Completed, Gpualert, Started, run_dirs, wait_until
+import pytest
+from conftest import Completed, Gpualert, Started, python, run_dirs, wait_until
 
 
 def telemetry(directory: Path) -> list[dict[str, Any]]:
@@ -154,3 +155,42 @@ def test_secrets_are_masked_in_what_it_writes(plain: Gpualert) -> None:
     sampled(plain, running)
     done = finished(running)
     assert secret.encode() not in done.file("telemetry.jsonl")
+
+
+MANY_WORKERS = """
+import os, signal, sys, time
+for _ in range(60):
+    if not os.fork():
+        signal.pause()
+print("up", flush=True)
+time.sleep(1.5)
+for line in open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split():
+    os.kill(int(line), signal.SIGKILL)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("repetition", range(3))
+def test_the_end_of_many_workers_at_a_terminal_is_no_lost_child(plain: Gpualert, repetition: int) -> None:
+    done = plain.run(python(MANY_WORKERS), "--tty", "always", env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert done.returncode == 3, done.stderr
+
+
+@pytest.mark.parametrize("tty", ["always", "never"])
+def test_the_job_is_seen_with_and_without_a_terminal(plain: Gpualert, tty: str) -> None:
+    busy = "import time; until = time.monotonic() + 2\nwhile time.monotonic() < until: pass"
+    done = plain.run(python(busy), "--tty", tty, env={"CUDA_VISIBLE_DEVICES": "0"})
+    first, *_, last = [line for line in telemetry(done.run_dir) if line["kind"] == "sample"]
+    assert first["processes"] == 1
+    assert last["cpu_s"] > 0.2
+
+
+def test_a_batch_system_s_signal_to_all_processes_does_not_end_it(plain: Gpualert) -> None:
+    running = start(plain, UNTIL_TOLD)
+    sampled(plain, running)
+    pid = collector_of(running.process.pid)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM):
+        os.kill(pid, number)
+    done = finished(running)
+    assert (done.returncode, telemetry(done.run_dir)[-1]["kind"]) == (0, "end")
+    assert done.said == []
