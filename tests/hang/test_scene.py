@@ -127,6 +127,7 @@ def test_pipes_sockets_files_and_locks_are_named(tmp_path: Path) -> None:
 def test_a_stopped_process_is_read_and_stays_stopped() -> None:
     with started(python(_SLEEPS)) as running:
         (one,) = running
+        wait_until(lambda: "nanosleep" in Path(f"/proc/{one.pid}/wchan").read_text(), "its sleep")
         one.send_signal(signal.SIGSTOP)
         wait_until(lambda: state(one.pid) == "T", "its stop")
         tree = tree_of(running)
