@@ -152,7 +152,8 @@ def test_signal_group_reaches_the_whole_group(plain: Gpualert) -> None:
 
 
 @pytest.mark.root
-def test_a_child_that_may_not_be_signalled_harms_nothing(plain: Gpualert, tmp_path: Path) -> None:
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_child_that_may_not_be_signalled_harms_nothing(plain: Gpualert, tmp_path: Path, *, measured: bool) -> None:
     """The child becomes root by a setuid program; gpualert is nobody, and may not signal it."""
     tmp_path.chmod(0o777)
     for parent in tmp_path.parents:
@@ -163,17 +164,20 @@ def test_a_child_that_may_not_be_signalled_harms_nothing(plain: Gpualert, tmp_pa
     tool = tmp_path / "become-root"
     tool.write_bytes(Path("/usr/bin/setpriv").resolve().read_bytes())
     tool.chmod(0o4755)
-    argv = plain.argv([], [str(tool), "--reuid", "0", "sleep", "1.5"])
+    argv = plain.argv([], [str(tool), "--reuid", "0", "sleep", "4" if measured else "1.5"])
     argv[0] = "/usr/bin/python3"
     process = subprocess.Popen(
         ["setpriv", "--reuid", "65534", "--clear-groups", *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=plain._environment({"HOME": "/nonexistent"}),
+        env=plain._environment({"HOME": "/nonexistent", **({"CUDA_VISIBLE_DEVICES": "0"} if measured else {})}),
     )
     started = Started(process, plain.log_dir)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_until(lambda: os.stat(f"/proc/{children.read_text().split()[0]}").st_uid == 0, "the child to be root")
+    # By its effective user it is root before it is so by its real one, and until then it may be signalled.
+    wait_until(lambda: Path(f"/proc/{children.read_text().split()[0]}/comm").read_text() == "sleep\n", "the child")
+    if measured:  # with a process of its own to wait for, gpualert looks itself whether the child is there
+        wait_until(lambda: list(plain.log_dir.glob("*/telemetry.jsonl")), "the collector")
     os.kill(process.pid, signal.SIGUSR1)
     done = started.finish()
     assert done.returncode == 0, done.stderr
