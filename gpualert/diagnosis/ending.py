@@ -226,4 +226,7 @@ def success(facts: Facts, rules: Rulebook) -> Diagnosis:
     if facts.oom_kills:
         warning = f"the out-of-memory killer ended {facts.oom_kills} of its processes, but the exit code is 0"
         return replace(found, confidence=0.7, warnings=(warning,))
+    if facts.hang is not None and facts.hang.terminated:
+        warning = f"it hung, and gpualert ended it; the exit code is 0 all the same ({facts.hang.why or 'no progress'})"
+        return replace(found, confidence=0.7, warnings=(warning,))
     return found

@@ -204,6 +204,8 @@ def _may_go_unreported(run: Supervision) -> bool:
         return False  # who keeps figures wants the end of each run
     if run.told.switch("dry_run") or (run.membership is not None and run.membership.somebody_failed()):
         return False
+    if run.ended_for_hang is not None:
+        return False
     if run.collector is not None:
         run.collector.look()  # it may have heard of something a moment ago
         if run.collector.broken:

@@ -37,7 +37,6 @@ from gpualert.telemetry.thinning import Thinning, write_every_s
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpualert.hang.rhythm import Suspicion
 
 LOOK_EVERY_S, LOOK_AT_LEAST_S = 5.0, 0.5
 SHARE = 0.004
@@ -77,7 +76,7 @@ class Collector:
         self._heard = b""
         self._wrong: set[str] = set()
         self._due = {"sample": 0.0, "progress": 0.0, "textfile": 0.0}
-        self._hanging: Suspicion | None = None
+        self._hanging = False
         self._step_told = ""
         self._inventoried = self._broken = False
         self._tree = Tree(task.supervisor, {os.getpid()})
@@ -287,6 +286,7 @@ class Collector:
             return
         since = rfc3339(now_us() - int(suspicion.silent_s * 1e6))
         state = "over" if suspicion.state == "over" else "suspected"
+        self._hanging = state == "suspected"
         told = {"state": state, "silent_s": suspicion.silent_s, "since": since, "why": suspicion.why}
         if suspicion.state == "over":
             self._attempt(lambda: self._add("hang", told))
@@ -306,7 +306,9 @@ class Collector:
     def _finish(self) -> None:
         self._gpus.finish(GPU_END_S)
         self._take_inventory()
-        sample, _ = self._sample(time.monotonic())
+        sample, moment = self._sample(time.monotonic())
+        if self._rhythm is not None and self._hanging:
+            self._mind_hang(self._rhythm, moment)  # what it wrote at its end shows that it went on
         if not sample["processes"]:  # they have ended: nothing is known of how large they were just before
             sample = {key: value for key, value in sample.items() if key not in ("rss", "processes", "threads")}
         self._thinning.add(sample)
