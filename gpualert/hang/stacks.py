@@ -66,7 +66,7 @@ def taken(processes: Sequence[Process], deadline: float) -> tuple[list[dict[str,
             if text:
                 groups.setdefault(text, []).append(one)
     found = [
-        {"pids": [one.pid for one in group], "names": sorted({one.name for one in group}), "text": text}
+        {"pids": sorted(one.pid for one in group), "names": sorted({one.name for one in group}), "text": text}
         for text, group in groups.items()
     ]
     return found, list(dict.fromkeys(notes))

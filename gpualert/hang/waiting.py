@@ -54,7 +54,7 @@ def told(processes: Sequence[Process], supervisor: int, deadline: float) -> list
             groups.setdefault(text, []).append(one)
     return [
         {
-            "pids": [one.pid for one in group],
+            "pids": sorted(one.pid for one in group),
             "names": sorted({one.name for one in group}),
             "text": f"{_head(group)}: {text}"[:TEXT_MAX],
         }

@@ -21,7 +21,8 @@ def test_a_supervisor_of_which_only_the_status_is_left_is_dead(plain: Gpualert) 
     state = f"/proc/{started.process.pid}/stat"
     wait_until(lambda: open(state).read().rpartition(")")[2].split()[0] == "Z", "the zombie")
     try:
-        assert not survivor.is_alive(run)
+        # A process that the supervisor was about to start has its lock until it is executed.
+        wait_until(lambda: not survivor.is_alive(run), "the lock's end")
         assert survivor.find_interrupted(str(plain.log_dir)) == [str(path)]
     finally:
         os.kill(int((path / "output.log").read_bytes()), signal.SIGKILL)
