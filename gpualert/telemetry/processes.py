@@ -277,7 +277,7 @@ def _take(one: Process, stat: _Stat) -> None:
     one.threads = int(fields[17])
     one.rss = max(int(fields[21]), 0) * PAGE
     one.peak = max(one.peak, one.rss)
-    name = raw.decode("utf-8", "replace")
+    name = "".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace"))  # the job chooses it
     if name != one.name:  # new, or it runs another program
         one.name = name
         one.python = _is_python(one.pid, name)
