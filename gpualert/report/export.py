@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpualert.report import wording
 from gpualert.supervisor import reporter
 from gpualert.telemetry import otlp, record, textfile
-from gpualert.telemetry.figures import Figures
-from gpualert.telemetry.following import Following
+from gpualert.telemetry.following import figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 COLLECTOR_S = 1.0
 """How long to wait for the collector's last line: what it wrote later would undo the end."""
-_START = "import sys; sys.path.append(sys.argv.pop(1)); from gpualert.telemetry.otlp import main; main()"
 
 
 def finish(directory: str, report: Mapping[str, Any], settings: Settings, deadline: float) -> list[str]:
@@ -46,10 +44,7 @@ def finish(directory: str, report: Mapping[str, Any], settings: Settings, deadli
 
 
 def _write_file(directory: str, report: Mapping[str, Any], place: str) -> str:
-    figures, following = Figures(), Following(directory)
-    for line in following.lines():
-        figures.add(line)
-    following.close()
+    figures = figures_of(directory)
     figures.end(report.get("exit") or {}, report.get("diagnosis") or {})
     return textfile.Textfile(place, report.get("run") or {}).put(figures.state)
 
@@ -59,10 +54,9 @@ def _send(directory: str, endpoint: str, deadline: float) -> str:
     if why := otlp.hindrance(endpoint):
         return why
     left = min(otlp.DEADLINE_S, deadline - time.monotonic())
-    command = reporter.interpreter()
-    if not command or left <= 0:
+    argv = reporter.command("telemetry.otlp", [os.fsencode(directory), b"--end"])
+    if not argv or left <= 0:
         return "no time was left to send the end to the OTLP receiver (report.deadline)"
-    argv = [*map(os.fsdecode, command), "-c", _START, reporter.program_path(), directory, "--end"]
     try:
         done = subprocess.run(
             argv,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpualert.progress.formats import read
 from gpualert.progress.tracker import Tracker
+from gpualert.report.span import seconds_of
 from gpualert.rundir import assembly, index, regular, shapes
 from gpualert.telemetry import record
 
@@ -104,7 +104,7 @@ def _shown(run: Run, room: int) -> dict[str, Any] | None:
 
 def _timed(run: Run, text: bytes) -> Iterator[tuple[float, bytes]]:
     """Pieces of the log's end, at least one, and when each came: by the index, else when the last output came."""
-    last_s = _seconds((run.exit or {}).get("last_output_at")) or _seconds(run.facts.get("started_at")) or 0.0
+    last_s = seconds_of((run.exit or {}).get("last_output_at")) or seconds_of(run.facts.get("started_at")) or 0.0
     entries = _entries(run.path)
     left, first = len(text), len(entries)
     while first and left > 0:
@@ -139,10 +139,3 @@ def _end_of(path: str, room: int) -> bytes:
         begin = max(os.fstat(file.fileno()).st_size - room, 0)
         file.seek(begin - begin % index.RECORD)
         return file.read(room + index.RECORD)
-
-
-def _seconds(value: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(value)).timestamp()
-    except ValueError:
-        return None

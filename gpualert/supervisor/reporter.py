@@ -36,6 +36,17 @@ def interpreter() -> list[bytes]:
     return [launch.raw(sys.executable), b"-ISB" if sys.flags.no_site else b"-I"]
 
 
+def command(module: str, arguments: list[bytes]) -> list[bytes]:
+    """The command line of one of gpualert's own processes; empty where there is no interpreter for it.
+
+    Args:
+        module: The module of ``gpualert`` whose ``main`` to run (``report.process``).
+        arguments: Its arguments.
+    """
+    start = interpreter()
+    return start and [*start, b"-c", _START.format(module=module).encode(), launch.raw(program_path()), *arguments]
+
+
 def start_process(
     module: str, arguments: list[bytes], *, stdin: int = -1, stdout: int = -1, stderr: int = -1, keep: int = -1
 ) -> int:
@@ -56,10 +67,9 @@ def start_process(
         launch.ForkError: There is no new process.
         launch.LaunchError: The interpreter cannot be executed.
     """
-    command = interpreter()
-    if not command:
+    argv = command(module, arguments)
+    if not argv:
         raise launch.ForkError("the Python interpreter's own path is unknown")
-    command += [b"-c", _START.format(module=module).encode(), launch.raw(program_path()), *arguments]
 
     def prepare() -> None:
         posix.setsid()
@@ -76,7 +86,7 @@ def start_process(
             _signal.signal(number, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
-    pid, error = launch.fork_and_execute(command, None, prepare)
+    pid, error = launch.fork_and_execute(argv, None, prepare)
     if error is not None:
         posix.waitpid(pid, 0)
         raise error

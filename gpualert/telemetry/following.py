@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpualert.rundir import regular, shapes
+from gpualert.rundir import regular
 from gpualert.telemetry import record
+from gpualert.telemetry.figures import Figures
 
 PIECE = 1 << 20
 
@@ -44,7 +45,7 @@ class Following:
             if len(self._part) > record.MAX_LINE:
                 self._part = b""  # no line of ours; its end is none either
             self._lines += len(whole)
-            found += [line for line in map(_line, whole) if line is not None]
+            found += [line for line in map(_parsed, whole) if line is not None]
         return found
 
     def close(self) -> None:
@@ -54,11 +55,18 @@ class Following:
             self._fd = -1
 
 
-def _line(raw: bytes) -> dict[str, Any] | None:
-    if len(raw) > record.MAX_LINE:
-        return None
-    try:
-        value = record.LINE(shapes.loads(raw.decode("utf-8", "replace")))
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def figures_of(run_directory: str) -> Figures:
+    """All that the collector has left of a run, as figures.
+
+    Args:
+        run_directory: The run's directory.
+    """
+    figures, following = Figures(), Following(run_directory)
+    for line in following.lines():
+        figures.add(line)
+    following.close()
+    return figures
+
+
+def _parsed(raw: bytes) -> dict[str, Any] | None:
+    return record.parse(raw) if len(raw) <= record.MAX_LINE else None

@@ -18,7 +18,7 @@ from gpualert.rundir.reader import Run
 from gpualert.rundir.writer import EXIT
 from gpualert.supervisor import settings
 from gpualert.telemetry.figures import Figures
-from gpualert.telemetry.following import Following
+from gpualert.telemetry.following import Following, figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,10 +123,7 @@ def send_end(run_directory: str, endpoint: str) -> str:
     report = run.report or {}
     # The report's own copy of the facts has no secrets of the run's in it.
     facts = report.get("run") or run.facts
-    figures, following = Figures(), Following(run_directory)
-    for line in following.lines():
-        figures.add(line)
-    following.close()
+    figures = figures_of(run_directory)
     figures.end(report.get("exit") or {}, report.get("diagnosis") or {})
     exporter = Exporter(endpoint, facts, END_REQUEST_S)
     # What happened matters more than the last figures, should there be no time for both.

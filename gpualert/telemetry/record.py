@@ -171,7 +171,7 @@ def _read(path: str) -> Telemetry:
                 raw = file.readline(MAX_LINE)
                 if not raw or file.tell() > MAX_BYTES:
                     break
-                line = _line(raw)
+                line = parse(raw)
                 if line is None:
                     continue
                 kept = samples if line["kind"] == "sample" else events.setdefault(line["kind"], [])
@@ -186,7 +186,12 @@ def _read(path: str) -> Telemetry:
     return Telemetry(tuple(samples), {kind: tuple(lines) for kind, lines in events.items()})
 
 
-def _line(raw: bytes) -> dict[str, Any] | None:
+def parse(raw: bytes) -> dict[str, Any] | None:
+    """A line as far as it has its shape; None where it is none of ours.
+
+    Args:
+        raw: The line.
+    """
     try:
         value = LINE(shapes.loads(raw.decode("utf-8", "replace")))
     except ValueError:
