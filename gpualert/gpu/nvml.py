@@ -314,7 +314,7 @@ class Nvml:
         return Xid(code, index, self._uuids[index].uuid, self._pci[index], now_us())
 
     def _is_same(self, index: int, device: Any) -> bool:
-        """Whether an event's device is one of the handles: by address, else by UUID."""
+        """Whether an event's device is one of the handles: by address."""
         mine, theirs = (ctypes.cast(handle, ctypes.c_void_p).value for handle in (self.handles[index], device))
         return mine == theirs
 

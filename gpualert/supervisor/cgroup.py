@@ -59,13 +59,17 @@ class Sample:
         self.oom_kill = oom_kill
         self.pids_max_events = pids_max_events
         self.limit_hits = limit_hits
-        self.shm_used, self.shm_size = _shared_memory()
+        self.shm_used, self.shm_size = shared_memory()
 
 
-def _shared_memory() -> tuple[int | None, int | None]:
-    """What is used of ``/dev/shm``, and its size, in bytes."""
+def shared_memory(path: str = SHARED_MEMORY) -> tuple[int | None, int | None]:
+    """What is used of the shared memory, and its size, in bytes; None where there is none.
+
+    Args:
+        path: Where it is mounted.
+    """
     try:
-        state = posix.statvfs(SHARED_MEMORY)
+        state = posix.statvfs(path)
     except OSError:
         return None, None
     return (state.f_blocks - state.f_bfree) * state.f_frsize, state.f_blocks * state.f_frsize
@@ -91,14 +95,20 @@ def _counter(path: str, key: bytes) -> int | None:
     return _counters(path, key)[0]
 
 
-def _paths(membership: bytes) -> dict[bytes, str]:
-    """The group's path for each controller (``b""``: version 2) in the text of ``/proc/self/cgroup``."""
+def memberships(text: bytes) -> dict[str, str]:
+    """The group's path for each controller (empty: version 2).
+
+    Args:
+        text: What ``/proc/self/cgroup`` holds (man page cgroups(7)).
+    """
     paths = {}
-    for line in membership.splitlines():
-        _, _, rest = line.partition(b":")
-        controllers, _, path = rest.partition(b":")
-        for controller in controllers.split(b","):
-            paths[controller] = path.decode("utf-8", "surrogateescape").rstrip("/")
+    for line in text.splitlines():
+        _, first, rest = line.partition(b":")
+        controllers, second, path = rest.partition(b":")
+        if first and second:
+            for controller in controllers.split(b","):
+                name = controller.decode("ascii", "replace")
+                paths[name] = path.decode("utf-8", "surrogateescape").rstrip("/")
     return paths
 
 
@@ -119,16 +129,16 @@ class ControlGroup:
             proc: The file that names our groups, below ``root``.
         """
         mount = root + MOUNT
-        paths = _paths(files.read(root + proc) or b"")
+        paths = memberships(files.read(root + proc) or b"")
         self.version, self._memory, self._pids = 0, "", ""
-        unified = self._nearest(mount, paths.get(b"", ""), "memory.current")
+        unified = self._nearest(mount, paths.get("", ""), "memory.current")
         if unified:
             self.version, self._memory, self._pids = 2, unified, unified
             return
-        memory = self._nearest(f"{mount}/memory", paths.get(b"memory", ""), "memory.usage_in_bytes")
+        memory = self._nearest(f"{mount}/memory", paths.get("memory", ""), "memory.usage_in_bytes")
         if memory:
             self.version, self._memory = 1, memory
-            self._pids = self._nearest(f"{mount}/pids", paths.get(b"pids", ""), "pids.current")
+            self._pids = self._nearest(f"{mount}/pids", paths.get("pids", ""), "pids.current")
 
     @staticmethod
     def _nearest(mount: str, path: str, file: str) -> str:

@@ -37,7 +37,6 @@ from gpualert.telemetry.thinning import Thinning, write_every_s
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 LOOK_EVERY_S, LOOK_AT_LEAST_S = 5.0, 0.5
 SHARE = 0.004
 """Of one core: a look that costs more is followed by a longer pause."""
@@ -164,20 +163,23 @@ class Collector:
     def _look(self) -> None:
         now = time.monotonic()
         sample, moment = self._sample(now)
-        self._thinning.add(sample)
-        # Each alone: what a full disk does not take must not keep the rest from being seen.
-        self._attempt(self._take_inventory)
-        self._attempt(self._note_events)
-        self._attempt(lambda: self._follow_progress(now))
-        if now >= self._due["sample"]:
-            self._due["sample"] = now + write_every_s(now - self._began)
-            self._attempt(self._write_samples)
+        self._note(now, sample)
         if self._textfile is not None and now >= self._due["textfile"]:
             self._due["textfile"] = now + TEXTFILE_EVERY_S
             self._put(self._textfile, sample)
         if self._rhythm is not None and moment.states and not self._is_suspended():
             self._mind_hang(self._rhythm, moment)
         self._reap()
+
+    def _note(self, now: float, sample: dict[str, Any], *, last: bool = False) -> None:
+        """Write what was seen; each alone: what a full disk does not take must not keep the rest from being told."""
+        self._thinning.add(sample)
+        self._attempt(self._take_inventory)
+        self._attempt(self._note_events)
+        self._attempt(lambda: self._follow_progress(now, last=last))
+        if last or now >= self._due["sample"]:
+            self._due["sample"] = now + write_every_s(now - self._began)
+            self._attempt(self._write_samples)
 
     def _take_inventory(self) -> None:
         watch = self._gpus
@@ -238,8 +240,7 @@ class Collector:
             if line.about == "own":
                 self._tell_broken()
             self._add("kernel", {"text": line.text, "about": line.about}, line.at_us)
-        silent = self._gpus.unanswered_s()
-        if silent:
+        if self._gpus.unanswered_s():
             self._complain("the GPUs' driver does not answer any more: their figures end here")
 
     def _tell_broken(self) -> None:
@@ -305,16 +306,13 @@ class Collector:
 
     def _finish(self) -> None:
         self._gpus.finish(GPU_END_S)
-        self._take_inventory()
-        sample, moment = self._sample(time.monotonic())
+        now = time.monotonic()
+        sample, moment = self._sample(now)
         if self._rhythm is not None and self._hanging:
             self._mind_hang(self._rhythm, moment)  # what it wrote at its end shows that it went on
         if not sample["processes"]:  # they have ended: nothing is known of how large they were just before
             sample = {key: value for key, value in sample.items() if key not in ("rss", "processes", "threads")}
-        self._thinning.add(sample)
-        self._write_samples()
-        self._note_events()
-        self._follow_progress(time.monotonic(), last=True)
+        self._note(now, sample, last=True)
         self._add("peaks", {"processes": [peak.as_dict() for peak in self._tree.peaks()]})
         self._add("end", {})
 

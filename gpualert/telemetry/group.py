@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import re
 
-from gpualert.telemetry import kernelfile
+from gpualert.supervisor import files
+from gpualert.supervisor.cgroup import memberships
 
 _POD = re.compile(r"/pods/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/")
 _CONTAINER = re.compile(r"/(?:overlay-)?containers/([0-9a-f]{64})/")
 _GIVEN_BY_RUNTIME = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log")
 """What a runtime mounts into a container; where it comes from tells which container that is. On the node itself these
 are no mounts, though all the pods' other mounts are seen there."""
-
-
-def memberships(text: bytes) -> dict[str, str]:
-    """The group's path for each controller (empty: version 2).
-
-    Args:
-        text: What ``/proc/self/cgroup`` holds (man page cgroups(7)).
-    """
-    paths = {}
-    for line in text.splitlines():
-        _, first, rest = line.partition(b":")
-        controllers, second, path = rest.partition(b":")
-        if first and second:
-            for controller in controllers.split(b","):
-                name = controller.decode("ascii", "replace")
-                paths[name] = path.decode("utf-8", "surrogateescape").rstrip("/")
-    return paths
 
 
 class Names:
@@ -51,10 +35,11 @@ class Names:
         Args:
             root: A directory that holds ``/proc`` (for recorded trees); empty for the real one.
         """
-        paths = memberships(kernelfile.read(f"{root}/proc/self/cgroup"))
+        paths = memberships(files.read(f"{root}/proc/self/cgroup") or b"")
         path = paths.get("memory", paths.get("", ""))
         # Version 2 names a group outside our namespace by "/..".
-        return cls("" if path.startswith("/..") else path, _marks(kernelfile.read(f"{root}/proc/self/mountinfo")))
+        mounts = files.read(f"{root}/proc/self/mountinfo", 1 << 20) or b""
+        return cls("" if path.startswith("/..") else path, _marks(mounts))
 
     def match(self, path: str) -> bool:
         """Whether a group is the job's, or one below it.

@@ -5,11 +5,8 @@ Sources: the kernel's ``Documentation/accounting/psi.rst``, ``admin-guide/cgroup
 
 from __future__ import annotations
 
-import os
+from gpualert.supervisor import cgroup, files
 
-from gpualert.telemetry import kernelfile
-
-SHARED_MEMORY = "/dev/shm"  # noqa: S108  (it is looked at, not written)
 _WANTED = (("memory", "some"), ("memory", "full"), ("io", "full"), ("cpu", "some"))
 
 
@@ -28,7 +25,7 @@ def sample(cgroup_directory: str | None, root: str = "") -> dict[str, object]:
     places = [("group", f"{cgroup_directory}/{{}}.pressure")] if cgroup_directory else []
     for of, place in (*places, ("machine", f"{root}/proc/pressure/{{}}")):
         found: dict[str, object] = {}
-        texts = {what: kernelfile.read(place.format(what), 4096) for what in ("memory", "io", "cpu")}
+        texts = {what: files.read(place.format(what), 4096) or b"" for what in ("memory", "io", "cpu")}
         for what, who in _WANTED:
             average = _average(texts[what], who)
             if average is not None:
@@ -51,20 +48,16 @@ def _average(text: bytes, who: str) -> float | None:
     return None
 
 
-def shared_memory(path: str = SHARED_MEMORY) -> dict[str, int]:
+def shared_memory(path: str = cgroup.SHARED_MEMORY) -> dict[str, int]:
     """How much of the shared memory is used: ``shm_used`` and ``shm_size`` in bytes; empty where there is none.
 
     Args:
         path: Where it is mounted.
     """
-    try:
-        state = os.statvfs(path)
-    except OSError:
-        return {}
-    size = state.f_blocks * state.f_frsize
-    if size <= 0:
-        return {}  # a tmpfs without a limit (size=0)
-    return {"shm_used": size - state.f_bfree * state.f_frsize, "shm_size": size}
+    used, size = cgroup.shared_memory(path)
+    if used is None or not size:
+        return {}  # there is none, or one without a limit (size=0)
+    return {"shm_used": used, "shm_size": size}
 
 
 def group_memory(cgroup_directory: str | None) -> dict[str, int]:
@@ -80,7 +73,8 @@ def group_memory(cgroup_directory: str | None) -> dict[str, int]:
     if not cgroup_directory:
         return {}
     counters: dict[str, int] = {}
-    for line in kernelfile.read(f"{cgroup_directory}/memory.stat", 1 << 16).decode("ascii", "replace").splitlines():
+    stat = files.read(f"{cgroup_directory}/memory.stat") or b""
+    for line in stat.decode("ascii", "replace").splitlines():
         name, _, value = line.partition(" ")
         if value.isascii() and value.isdigit() and len(value) < 19:
             counters[name] = int(value)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpualert.telemetry.group import Names, memberships
+from gpualert.supervisor.cgroup import memberships
+from gpualert.telemetry.group import Names
 
 POD = "3f1c2f6e-8a44-4c7e-9d0b-52f7a1f0c9aa"
 CONTAINER = "5d" * 32
