@@ -17,7 +17,7 @@ from gpualert.gpu.xid import NOTICES, Xid
 from gpualert.rundir.clock import now_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from types import ModuleType
 
     from gpualert.gpu.devices import Gpu
@@ -121,27 +121,34 @@ class Nvml:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    def _ask(self, index: int, what: str, question: Callable[[], Any]) -> Any:
-        """What the driver answers; None where it does not. What it never will is not asked again."""
-        if (index, what) in self._refused:
+    def _ask(self, index: int, what: str, *arguments: Any) -> Any:
+        """What the driver answers; None where it does not. What it never will is not asked again.
+
+        Args:
+            index: The GPU's index; -1 for none.
+            what: The call.
+            arguments: What it takes, its handle first.
+        """
+        key = (index, f"{what} {arguments[1:]}")
+        if key in self._refused:
             return None
         try:
-            return question()
+            return getattr(self._nvml, what)(*arguments)
         except self._nvml.NVMLError as error:
             code = getattr(error, "value", 0)
             if code in _LOST:
                 self._lost.add(index)
             if code in _NEVER:
-                self._refused.add((index, what))
+                self._refused.add(key)
         except (AttributeError, ValueError, ctypes.ArgumentError):  # a binding without the call, an answer that is none
-            self._refused.add((index, what))
+            self._refused.add(key)
         return None
 
     def _uuid(self, index: int, handle: Any) -> str:
-        return _text(self._ask(index, "uuid", lambda: self._nvml.nvmlDeviceGetUUID(handle)))
+        return _text(self._ask(index, "nvmlDeviceGetUUID", handle))
 
     def _of_bus(self, index: int) -> str | None:
-        info = self._ask(index, "pci", lambda: self._nvml.nvmlDeviceGetPciInfo(self.handles[index]))
+        info = self._ask(index, "nvmlDeviceGetPciInfo", self.handles[index])
         return _text(info.busId) if info is not None else None
 
     def _parts(self, handle: Any) -> tuple[str, ...]:
@@ -162,12 +169,11 @@ class Nvml:
 
     def driver(self) -> dict[str, object]:
         """Versions of driver, CUDA and NVML."""
-        nvml = self._nvml
-        cuda = self._ask(-1, "cuda", nvml.nvmlSystemGetCudaDriverVersion)
+        cuda = self._ask(-1, "nvmlSystemGetCudaDriverVersion")
         found = {
-            "driver": _text(self._ask(-1, "driver", nvml.nvmlSystemGetDriverVersion)),
+            "driver": _text(self._ask(-1, "nvmlSystemGetDriverVersion")),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else "",
-            "nvml": _text(self._ask(-1, "nvml", nvml.nvmlSystemGetNVMLVersion)),
+            "nvml": _text(self._ask(-1, "nvmlSystemGetNVMLVersion")),
         }
         return {key: value for key, value in found.items() if value}
 
@@ -176,17 +182,16 @@ class Nvml:
         return [_known(self._described(index, handle)) for index, handle in self.handles.items()]
 
     def _described(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
-        nvml = self._nvml
         parts = self._uuids[index].parts
         yield "index", index
         yield "uuid", self._uuids[index].uuid
         yield "pci", self._pci[index]
-        yield "name", _text(self._ask(index, "name", lambda: nvml.nvmlDeviceGetName(handle)))
-        memory = self._ask(index, "memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        yield "name", _text(self._ask(index, "nvmlDeviceGetName", handle))
+        memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
         yield "memory_total", memory.total if memory is not None else None
-        limit = self._ask(index, "power_limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        limit = self._ask(index, "nvmlDeviceGetEnforcedPowerLimit", handle)
         yield "power_limit_w", limit / 1000 if limit is not None else None
-        mode = self._ask(index, "ecc_mode", lambda: nvml.nvmlDeviceGetEccMode(handle))
+        mode = self._ask(index, "nvmlDeviceGetEccMode", handle)
         yield "ecc_mode", mode[0] == _ENABLED if mode is not None else None
         yield "mig", ",".join(parts) if parts else None
         yield "energy_j", self._energy(index, handle)
@@ -216,42 +221,39 @@ class Nvml:
         return found
 
     def _now(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
-        nvml = self._nvml
         yield "index", index
         yield "uuid", self._uuids[index].uuid
-        memory = self._ask(index, "memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
         yield "memory_used", memory.used if memory is not None else None
         yield "memory_total", memory.total if memory is not None else None
-        rates = self._ask(index, "utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        rates = self._ask(index, "nvmlDeviceGetUtilizationRates", handle)
         yield "utilization", rates.gpu if rates is not None else None
-        power = self._ask(index, "power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        power = self._ask(index, "nvmlDeviceGetPowerUsage", handle)
         yield "power_w", power / 1000 if power is not None else None
         yield "energy_j", self._energy(index, handle)
-        yield "temperature_c", self._ask(index, "temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, 0))
-        reasons = self._ask(index, "throttle", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        yield "temperature_c", self._ask(index, "nvmlDeviceGetTemperature", handle, 0)
+        reasons = self._ask(index, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         yield "throttle", [name for bit, name in _THROTTLE.items() if reasons & bit] if reasons is not None else None
         yield from self._errors(index, handle)
 
     def _energy(self, index: int, handle: Any) -> float | None:
         """The energy counter, in joules."""
-        energy = self._ask(index, "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        energy = self._ask(index, "nvmlDeviceGetTotalEnergyConsumption", handle)
         return energy / 1000 if energy is not None else None
 
     def _errors(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
-        nvml = self._nvml
         for name, kind in (("ecc_corrected", _CORRECTED), ("ecc_uncorrected", _UNCORRECTED)):
-            yield name, self._ask(index, name, lambda k=kind: nvml.nvmlDeviceGetTotalEccErrors(handle, k, _VOLATILE))  # type: ignore[misc]
+            yield name, self._ask(index, "nvmlDeviceGetTotalEccErrors", handle, kind, _VOLATILE)
 
     def _seldom_asked(self, index: int, handle: Any) -> Iterator[tuple[str, object]]:
-        nvml = self._nvml
-        running = self._ask(index, "processes", lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        running = self._ask(index, "nvmlDeviceGetComputeRunningProcesses", handle)
         yield "processes", len(running) if running is not None else None
-        rows = self._ask(index, "remapped", lambda: nvml.nvmlDeviceGetRemappedRows(handle))
+        rows = self._ask(index, "nvmlDeviceGetRemappedRows", handle)
         if rows is not None:
             yield "remapped_rows", rows[0] + rows[1]
             yield "remap_pending", int(rows[2])
             yield "remap_failed", int(rows[3])
-        values = self._ask(index, "links", lambda: nvml.nvmlDeviceGetFieldValues(handle, list(_LINK_ERRORS)))
+        values = self._ask(index, "nvmlDeviceGetFieldValues", handle, list(_LINK_ERRORS))
         counted = [value.value.ullVal for value in values or () if value.nvmlReturn == 0]
         yield "nvlink_errors", sum(counted) if counted else None
 
@@ -260,25 +262,20 @@ class Nvml:
         yield from self._errors(index, handle)
         yield from self._seldom_asked(index, handle)
         causes = (0, 1)  # NVML_PAGE_RETIREMENT_CAUSE_{MULTIPLE_SINGLE_BIT_ECC_ERRORS,DOUBLE_BIT_ECC_ERROR}
-        nvml = self._nvml
-        pages = [
-            self._ask(index, f"retired {cause}", lambda c=cause: nvml.nvmlDeviceGetRetiredPages(handle, c))  # type: ignore[misc]
-            for cause in causes
-        ]
+        pages = [self._ask(index, "nvmlDeviceGetRetiredPages", handle, cause) for cause in causes]
         yield "retired_pages", sum(len(page) for page in pages if page is not None) if any(pages) else None
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _register(self) -> Any:
         """An event set with all GPUs; None where the driver has no events."""
-        nvml = self._nvml
-        events = self._ask(-1, "events", nvml.nvmlEventSetCreate)
+        events = self._ask(-1, "nvmlEventSetCreate")
         if events is None:
             return None
         for index, handle in self.handles.items():
-            supported = self._ask(index, "event types", lambda h=handle: nvml.nvmlDeviceGetSupportedEventTypes(h))  # type: ignore[misc]
+            supported = self._ask(index, "nvmlDeviceGetSupportedEventTypes", handle)
             if supported is None or supported & _XID:
-                self._ask(index, "register", lambda h=handle: nvml.nvmlDeviceRegisterEvents(h, _XID, events))  # type: ignore[misc]
+                self._ask(index, "nvmlDeviceRegisterEvents", handle, _XID, events)
         return events
 
     def wait(self, timeout_s: float) -> list[Xid]:
